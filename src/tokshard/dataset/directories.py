@@ -1,4 +1,4 @@
-"""Datasets in directories, for those who pass a directory or a glob instead of a path prefix."""
+"""Datasets in directories, for errors about a directory or a glob in the place of a path prefix."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SEARCHED_LEVELS = 3
 def datasets_in(directory: str) -> tuple[str, list[str]]:
     """Return a glob of the datasets in a local directory, and the path prefixes that match it.
 
-    They are in the directory itself, else in its subdirectories, else in the subdirectories of these; the
-    list is empty without a dataset. Its order is natural.
+    If the directory itself contains no dataset, its subdirectories are searched, and then theirs. The list is
+    in natural order, and empty if no dataset is found.
     """
     pattern = glob.escape(directory)
     for _ in range(_SEARCHED_LEVELS if os.path.isdir(directory) else 0):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tokshard.samples.blend.sources import BlendSplit
 
-# Arrays of so many entries fit the cache of a processor.
+# Arrays of this many entries fit into the cache of a processor.
 _ENTRIES_AT_ONCE = 1 << 16
 _NOT_ONCE = "document_index must contain every document of its split once per epoch"
 _NOT_FIRST = "sample_index must begin with the first document of each epoch"
@@ -81,7 +81,7 @@ class Certificate(Record):
 def certify(split: BlendSplit, prefixes: Sequence[str]) -> Certificate:
     """Measure a split from its files.
 
-    The sources are measured one after the other; :func:`measure_coverage` states the peak of memory.
+    The sources are measured one after the other; :func:`measure_coverage` states the peak memory.
 
     Args:
         split: The split.
@@ -129,8 +129,8 @@ def measure_weight_errors(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Count the draws of each source, and measure its largest deviation from its weight at any prefix.
 
-    Between two draws of a source it only falls behind, and a draw moves it ahead by one: so it is enough
-    to look just before and just after each draw, and at the end. Memory does not depend on the size.
+    Between two of its draws, a source only falls behind, and a draw moves it ahead by one sample: the largest
+    deviation is just before or just after a draw, or at the end. Memory does not depend on the size.
 
     Args:
         dataset_index: The source of each sample.
@@ -172,7 +172,7 @@ def measure_weight_errors(
 def measure_coverage(lengths: NDArray[np.int32], index: GPTDatasetIndex, draws: int) -> dict[str, Any]:
     """Count the documents and the tokens that the first samples of an index read.
 
-    The peak of memory is 9 bytes for each sample, or 13 to 17 for packed samples, and 5 bytes for each
+    Peak memory is 9 bytes for each sample, or 13 to 17 for packed samples, and 5 bytes for each
     document, or 7 above 255 epochs.
 
     Args:
@@ -261,12 +261,12 @@ def _drawn_before(
     """Return a function that counts, for each position, the drawn positions before it."""
     rows = len(shuffle_index)
     chosen = shuffle_index[:draws]
-    is_drawn = np.zeros(rows + 1, np.uint8)  # the last for tokens after all rows
+    is_drawn = np.zeros(rows + 1, np.uint8)  # the last entry is for tokens after all rows
     if len(chosen) and 0 <= int(chosen.min()) <= int(chosen.max()) < rows:
         is_drawn[chosen] = 1
     if np.count_nonzero(is_drawn) != draws:
         raise IntegrityError(f"shuffle_index must contain {draws} distinct samples of {rows}")
-    drawn_rows = np.zeros(rows + 1, np.int64)  # before each row
+    drawn_rows = np.zeros(rows + 1, np.int64)  # number of drawn rows before each row
     drawn_rows[1:] = is_drawn[:-1]
     drawn_rows.cumsum(out=drawn_rows)
 

@@ -1,4 +1,4 @@
-"""``blend.json``: a blend as it was built, with everything that a plan or a loader needs of it."""
+"""``blend.json``: a blend as it was built, with everything that a plan or a loader needs."""
 
 from __future__ import annotations
 
@@ -197,13 +197,13 @@ def document_path(path: str) -> str:
 
 @contextmanager
 def writing(directory: str) -> Iterator[None]:
-    """Hold a directory while its document is checked and written; wait while another process does.
+    """Lock a directory while its document is checked and written; wait if another process has locked it.
 
-    What a killed process has left of a document is removed.
+    Temporary files of killed processes are removed.
 
     Raises:
-        LockedError: The other process was not done in time.
-        StorageError: The file system has no locks, or refuses.
+        LockedError: The other process did not finish in time.
+        StorageError: The file system has no locks, or refuses them.
     """
     syscalls.make_directory(directory)
     with locked(os.path.join(directory, _LOCK_NAME)):

@@ -1,4 +1,4 @@
-"""A blend in Megatron's own words: arguments, or the JSON of blends per split."""
+"""A blend for Megatron: arguments of a job, or a file of words or of blends per split."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: F
 
     Args:
         blend: The report of a run or of a dry run, or a plan.
-        options: The options that it was made by.
+        options: The options of the run.
         form: ``"megatron-args"``: arguments, quoted for a shell. ``"megatron-json"``: a file for
             ``--per-split-data-args-path``. ``"megatron-words"``: a file for ``--data-args-path``.
 
     Raises:
-        UsageError: There is no such form of this blend, Megatron would misread a prefix, or the blend is
+        UsageError: The blend cannot be written in this form, Megatron would misread a prefix, or the blend is
             packed and has no cache.
     """
     if form == "megatron-json":
@@ -48,7 +48,7 @@ def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: F
             )
         words = [word for words in _data_words(blend) for word in words or ()]
         for word in words:
-            if len(word.split()) != 1:  # Megatron would cut it
+            if len(word.split()) != 1:  # Megatron would split it
                 raise UsageError(
                     f"--emit megatron-words cannot write the path prefix {word!r}: it contains white space",
                     hint="pass --emit megatron-args, which prints --data-path",
@@ -60,8 +60,8 @@ def emit_megatron(blend: BlendPlan | BlendReport, options: BlendOptions, form: F
 def _arguments(blend: BlendPlan | BlendReport, options: BlendOptions) -> list[str]:
     """Return the arguments with which a Megatron run reads a blend.
 
-    Sizes of validation follow from other arguments of a run (steps, intervals), and so are not among them,
-    unless they are given.
+    The sizes of validation follow from the steps and intervals of a run, which are among the arguments only
+    if they are given.
     """
     config, is_per_split = blend.builder, blend.recipe.is_per_split
     if config.packing is not None and options.cache is None:

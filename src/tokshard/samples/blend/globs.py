@@ -24,13 +24,13 @@ def expand_globs(recipe: BlendRecipe) -> BlendRecipe:
     """Return the recipe with each glob of path prefixes replaced by the datasets that match it.
 
     The matches are in natural order. A weight is divided between them in proportion to their tokens, so that
-    all are read equally often; epochs, caps and packing hold for each of them.
+    all are read equally often; epochs, caps and packing apply to each of them.
 
     Raises:
         InputError: A glob matches no dataset, or a dataset without tokens would get a part of its weight.
         MissingFileError: A source is a directory, or a match has only one of its two files.
-        UsageError: A dataset is matched twice, or is matched and named; or a glob of several datasets has a
-            weight, and the mixture has a temperature.
+        UsageError: Two sources match or name the same dataset, or a glob of several datasets has a weight and
+            the mixture has a temperature.
     """
     return recipe.map(_expanded)
 

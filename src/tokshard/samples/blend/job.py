@@ -1,4 +1,4 @@
-"""The job of blending: plan, build or reuse every index, write the orders, measure, and certify."""
+"""Job of blend: plan the blend, build or reuse its indexes, write the orders and the certificate."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_INDICES = 20_000
-"""Sources of all splits together: 2.6 kB each with prefixes of 64 characters, of the 64 MiB that are read."""
+"""Maximum number of sources of all splits: with prefixes of 64 characters, each takes 2.6 kB of 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ def _source(
 
 
 def order_of(split: SplitPlan) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int64]]]:
-    """Return the order of a blended split from its first sample on, in blocks: int16 and int64."""
+    """Return the order of a blended split in blocks, starting at its first sample: int16 and int64."""
     return BlendOrder(split.weights or (), split.size).blocks()
 
 
@@ -299,7 +299,7 @@ def _refuse_too_many(plan: BlendPlan) -> None:
 
 
 def _refuse_other(path: str, plan: BlendPlan, *, force: bool) -> None:
-    """Refuse to replace the document of a blend that differs from the planned one."""
+    """Refuse to replace the document of another blend than the planned one."""
     if force or not lexists(path):
         return
     try:
@@ -309,7 +309,7 @@ def _refuse_other(path: str, plan: BlendPlan, *, force: bool) -> None:
         ignore_older(error, "it is replaced")
         return
     except IntegrityError:
-        pass  # a damaged document is another one
+        pass  # a damaged document counts as another blend
     raise OutputExistsError(
         f"another blend exists: {path}", hint="pass --force to replace it, or another --output"
     )

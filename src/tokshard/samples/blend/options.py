@@ -78,7 +78,7 @@ class BuilderConfig(Record):
         return parse_split(self.split)
 
     def size_of(self, split_name: str) -> int | None:
-        """Return the samples asked for in a split."""
+        """Return the samples requested in a split."""
         size: int | None = getattr(self.sizes, split_name)
         return size
 
@@ -217,7 +217,7 @@ class BlendOptions(IndexingOptions):
 
     @property
     def cache(self) -> str | None:
-        """The directory of the index files; None where neither it nor the output is given."""
+        """The directory of the index files; None if neither it nor the output is set."""
         if self.cache_dir is not None:
             return os.fspath(self.cache_dir)
         return None if self.output is None else os.path.join(self.output, CACHE_NAME)
@@ -272,7 +272,7 @@ class BlendOptions(IndexingOptions):
         return () if is_known else (DEFAULT_SPLIT_WARNING,)
 
     def _with_recipe(self) -> tuple[BlendRecipe, BlendOptions]:
-        """Return the recipe with what these options change, and the options with those of the recipe file."""
+        """Return the recipe, changed by these options, and the options, completed by the recipe file."""
         recipe, given = self._read_recipe()
         if self.job_sizes is not None:
             given.pop("num_samples", None)

@@ -1,4 +1,4 @@
-"""Megatron's orders of a blend: by weights, and of every sample once; made whole or in blocks."""
+"""Megatron's orders of a blend: by weights, and of every sample once; at once or in blocks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     Block = tuple[NDArray[np.int16], NDArray[np.int64]]
 
-# A step takes numpy 4 microseconds, twice as much with 1,000 sources, and each is made twice;
-# importing numba and loading a kernel takes most of a second.
+# numpy needs 4 microseconds for a step, and twice as much with 1,000 sources. Each step is computed twice.
+# Importing numba and loading a kernel takes most of a second.
 _WORTH_COMPILING_STEPS = 100_000
-# A tenth of a second: signals are handled between two calls.
+# A call takes a tenth of a second, because signals are handled between two calls.
 _LAGS_OF_A_CALL = 1 << 26
 # The lags are computed in float64, where larger counts would not differ from their neighbors.
 _MAX_SIZE = 2**53
@@ -87,7 +87,7 @@ def build_exhaustive_blending_indices(
 
 
 class BlendOrder:
-    """The order of a blend, from its first sample on.
+    """The order of a blend, starting at its first sample.
 
     Args:
         weights: A positive weight for each source; if there is no size, the number of its samples.
@@ -180,8 +180,8 @@ def draw_samples(
 ) -> None:
     """Draw the next samples of a blend: a kernel for :func:`tokshard.storage.compilation.compiled`.
 
-    ``counts`` are the samples drawn of each source so far, or infinity once its limit is reached. They are
-    changed in place, and both index arrays are written.
+    ``counts`` are the samples drawn from each source so far, or infinity once its limit is reached. They are
+    changed in place. Both index arrays are filled.
     """
     for row in range(dataset_index.size):
         step = max(float(first + row), 1.0)

@@ -77,11 +77,11 @@ class SplitPlan:
         kind: ``"single"`` (one source and no blend), ``"weighted"``, ``"proportional"`` or
             ``"exhaustive"``.
         requests: The index of each source, in order.
-        weights: The weights of the blend as they enter its hash; None for a single source, and for blends
-            without weights of which the datasets have not been read.
-        size: The size of the blend as it enters its hash; None for a single source or all samples.
-        targets: The samples that a weighted blend counts on from each source; None otherwise.
-        sources: The sources with their draws; empty where the datasets have not been read.
+        weights: The weights of the blend as they enter its hash. None for a single source, and for a blend
+            without weights whose datasets have not been read.
+        size: The size of the blend as it enters its hash. None for a single source or all samples.
+        targets: The samples that a weighted blend expects of each source. None for the other kinds.
+        sources: The sources with their draws. Empty if the datasets have not been read.
     """
 
     name: str
@@ -100,7 +100,7 @@ class SplitPlan:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of the samples that is asked of each source; their sum is 1."""
+        """The requested share of each source in the samples; their sum is 1."""
         return (1.0,) if self.weights is None else shares_of(self.weights, self.size)
 
     @property
@@ -140,8 +140,8 @@ class BlendPlan:
     Attributes:
         recipe: The recipe.
         builder: The builder's parameters, with the training size that follows from the recipe.
-        resolved: The weights that Megatron is given: one entry for all splits, or one for each (None
-            without data).
+        resolved: The weights passed to Megatron: one entry for all splits, or one for each (None without
+            data).
         splits: The splits that have data.
         warnings: Messages for the user.
     """
@@ -173,12 +173,12 @@ def plan_blend(
     Args:
         recipe: The recipe.
         config: The builder's parameters.
-        only: The only split to plan and check, for recipes that Megatron understands as they are.
-        packing_of: Returns the packing of an index that exists; None for that of the recipe.
+        only: The only split to plan and check, for recipes that Megatron reads unchanged.
+        packing_of: Returns the packing of an existing index. If None, the packing is that of the recipe.
 
     Raises:
         UsageError: The recipe contradicts itself or the sizes, a dataset is named twice, or a blend would
-            draw more samples of a source than there will be: with the numbers and what would work.
+            draw more samples from a source than its index will have.
         InputError: A dataset is missing, or has nothing in a split.
         IntegrityError: A dataset is damaged.
     """
@@ -193,8 +193,8 @@ def plan_requests(
     Args:
         recipe: The recipe.
         config: The builder's parameters.
-        resolved: The weights that Megatron is given: one entry for all splits, or one for each. None for
-            recipes that Megatron understands as they are.
+        resolved: The weights passed to Megatron: one entry for all splits, or one for each. None for recipes
+            that Megatron reads unchanged.
 
     Raises:
         UsageError: There are weights and no number of samples, or the recipe has caps, epochs, amounts or
@@ -222,7 +222,7 @@ def plan_requests(
         elif not mixture.is_plain:
             raise UsageError("the weights of this recipe depend on its datasets: pass `resolved`")
         if weights is not None and config.size_of(name) is None:
-            # Megatron requires it also of splits without a share.
+            # Megatron also requires it for splits without a share.
             raise UsageError(
                 f"the number of samples is required for a blend with weights ({name})",
                 hint="pass --num-samples, or omit the weights for one epoch of every source",
@@ -254,7 +254,7 @@ def _request_split(
         requests = [_request(split, source, None, config, own=own) for source in sources]
         kind: Kind = "exhaustive" if size is None else "proportional"
         return [SplitPlan(split, split, kind, tuple(requests), None, size)]
-    # The builder normalizes, and the blend normalizes what it gets: the last bits of both are in the hash.
+    # The builder normalizes the weights, and the blend normalizes the result: the hash has the last bits.
     shares = normalize(weights)
     targets = tuple(math.ceil(size * share) for share in shares)
     requests = [

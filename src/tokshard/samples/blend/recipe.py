@@ -215,10 +215,10 @@ def reads_as_number(word: str) -> bool:
 
 
 def check_prefix(prefix: str) -> None:
-    """Check that a prefix is one that every form of a recipe can say and Megatron reads as it is.
+    """Check that Megatron would read a path prefix unchanged from every form of a recipe.
 
     Raises:
-        UsageError: It is empty, has spaces around it or a NUL in it, or reads as a number or a percentage.
+        UsageError: The prefix is empty, has leading or trailing spaces or a NUL, or reads as a number.
     """
     if not prefix.strip():
         raise UsageError("the path prefix of a source must not be empty")

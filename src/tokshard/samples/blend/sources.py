@@ -1,6 +1,6 @@
 """The samples of a split of ``blend.json``: its sources, its order and their files.
 
-Apart from the document, because the loader of a rank needs nothing else of it to read samples.
+They are not in the module of the document, because the loader of a rank reads no other part of it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class BlendSplit(Record):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of the samples that is asked of each source; their sum is 1."""
+        """The requested share of each source in the samples; their sum is 1."""
         from tokshard.samples.blend.weights import shares_of  # the loader needs no weights
 
         return (1.0,) if self.weights is None else shares_of(self.weights, self.size)
@@ -108,7 +108,7 @@ class BlendSplit(Record):
 def with_paths(value: Any, path: Callable[[str], str], levels: int = 8) -> Any:
     """Return JSON with a function applied to the values of all fields ``path_prefix``.
 
-    Deeper levels have no paths, and stay as they are: a hostile file could nest deeper than Python calls.
+    Deeper levels have no paths and stay unchanged: a hostile file could be nested deeper than Python's calls.
     """
     if isinstance(value, list) and levels:
         return [with_paths(item, path, levels - 1) for item in value]
@@ -143,10 +143,10 @@ def read_split(document: dict[str, Any], path: str, name: str, moved: Callable[[
         moved: Returns the path that replaces a path, for data that was moved.
 
     Raises:
-        IntegrityError: There is no such split, or a field of it is missing, unknown or invalid.
+        IntegrityError: The split does not exist, or one of its fields is missing, unknown or invalid.
     """
     splits = document.get("splits")
     stored = splits.get(name) if isinstance(splits, dict) else splits
     value = with_paths({"splits": {name: stored}}, lambda relative: moved(opened_path(relative, path)))
-    # Within objects, so that errors name the places in the file.
+    # The objects around the split make errors name the full path of a field.
     return decode(dict[str, dict[str, BlendSplit]], value, path)["splits"][name]

@@ -1,4 +1,4 @@
-"""Weights and sizes of a blend: computed from a recipe, and by Megatron from those."""
+"""Weights and sizes of a blend, computed from a recipe as Megatron expects them."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def resolve(mixture: Mixture, size: int | None, sources: Sequence[EpochPlan]) ->
     Args:
         mixture: The mixture.
         size: The samples requested, or None.
-        sources: One epoch of each source in the split that decides (training, if it has a share).
+        sources: One epoch of each source, in the first split with a share.
 
     Raises:
-        UsageError: The size is missing, or contradicts the recipe, or the caps do not allow it.
+        UsageError: The size is missing, contradicts the recipe, or exceeds the caps.
     """
     if mixture.is_plain:
         return BlendWeights(mixture.weights, size)
@@ -106,7 +106,7 @@ def resolve(mixture: Mixture, size: int | None, sources: Sequence[EpochPlan]) ->
 
 
 def samples_of(source: EpochPlan, epochs: float) -> int:
-    """Return the complete samples of a number of epochs, which may have a fraction.
+    """Return the number of complete samples in a number of epochs, which may have a fraction.
 
     Example:
         >>> from tokshard.samples.index.epochs import plan_epochs

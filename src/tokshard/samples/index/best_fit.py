@@ -4,8 +4,8 @@ A sample is a **pack** of whole documents. A document of more than S tokens (S i
 samples of its own, and its remainder of 1 to S tokens begins a pack. The packs of an epoch are those of
 best-fit decreasing (Johnson 1973; used for training by Ding et al. 2024, "Fewer Truncations Improve Language
 Modeling"): the remainders open a pack each; then all other documents, the longest first, go into the pack
-with the least free space in which they fit. Of packs with equal space, the one that has had it for longest is
-chosen; if a document fits nowhere, it opens a pack.
+with the least free space in which they fit. Among packs with equal space, the pack that reached this space
+first is chosen. A document that fits into no pack opens a new one.
 
 The result depends on the lengths only through the number of documents of each length. Therefore the packer
 works on runs of equal documents and groups of equal packs, every epoch has the same number of samples, and
@@ -222,7 +222,7 @@ def best_fit(
 
 
 def check_documents(edges: NDArray[np.int64], path_prefix: str) -> None:
-    """Check that no document of a dataset consists of several sequences: these would be packed one by one.
+    """Check that no document of a dataset consists of several sequences, which would be packed separately.
 
     Args:
         edges: The first sequence of each document, and the end of the last: int64 of shape (documents + 1,).
@@ -304,10 +304,10 @@ def _place(
     stream.shuffle(shuffled)
     if len(shuffled) < WORTH_COMPILING or not has_numba():
         keys = _keys(lengths[shuffled].astype(np.int64), size, multiple)
-        # Documents by decreasing key, which keeps the shuffled order of equal keys, take the packs in turn.
+        # Sort by decreasing key. A stable sort keeps the shuffled order of equal keys.
         packs_of_shuffled = np.empty(len(shuffled), np.int64)
         packs_of_shuffled[np.argsort(-keys, kind="stable")] = pack_of_documents
-        # By pack, the remainder first, which keeps the shuffled order within a pack.
+        # Sort by pack, remainders first. A stable sort keeps the shuffled order within a pack.
         result[:] = shuffled[np.argsort(2 * packs_of_shuffled + (keys <= size), kind="stable")]
         return
     kernel = compiled(_place_documents)

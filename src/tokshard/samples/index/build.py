@@ -61,7 +61,7 @@ class IndexTarget(CacheTarget):
     Attributes:
         request: The first request that needs these files.
         plan: The numbers of the index: samples, epochs, tokens.
-        origin: What it is built from.
+        origin: The data and the numbers that it is built from.
     """
 
     request: IndexRequest
@@ -108,7 +108,7 @@ class IndexTarget(CacheTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexReport(Record):
-    """One index, its condition before, and what was done about it."""
+    """One index, its condition before the run, and the action."""
 
     path_prefix: str
     hash: Md5
@@ -143,7 +143,7 @@ class IndexReport(Record):
 
 
 class Datasets(OpenCache[str, FingerprintedIndex]):
-    """The indexes of datasets, each opened once while not too many are open; for any thread."""
+    """Thread-safe cache of the open indexes of datasets, limited in number."""
 
     def __init__(self) -> None:
         super().__init__(FingerprintedIndex.open, affordable(_OPEN_DATASETS, _FILES_OF_A_DATASET))
@@ -151,7 +151,7 @@ class Datasets(OpenCache[str, FingerprintedIndex]):
 
 @dataclass(frozen=True, slots=True)
 class PlannedIndexes:
-    """Indexes with everything that follows from their datasets; nothing is written yet.
+    """Indexes with the numbers that follow from their datasets; nothing is written yet.
 
     Attributes:
         listed: The entry of each request that Megatron would build, in order.
@@ -173,13 +173,14 @@ class PlannedIndexes:
     def agreeing(
         self, job: JobTokenizer | None, *, allowed: bool, shares: Mapping[str, float] | None = None
     ) -> PlannedIndexes:
-        """Return the same indexes; those that are built will record the mismatches of their datasets.
+        """Compare the tokenizers. Return the same indexes, which will record the mismatches when built.
 
         The arguments are those of :func:`~tokshard.samples.index.tokenizer_check.check_tokenizers`.
 
         Raises:
-            TokenizerMismatchError: The datasets do not fit together or the job, and this is not allowed.
-            InputError: The tokens of a dataset are no integers, or negative.
+            TokenizerMismatchError: The tokenizers of the datasets and of the job differ, and this is not
+                allowed.
+            InputError: The tokens of a dataset are not integers, or are negative.
         """
         tokenizers = {target.request.prefix: target.tokenizer for target in self.targets}
         check_token_ids(tokenizers)
@@ -235,7 +236,7 @@ class PlannedIndexes:
             rebuild: Whether to replace indexes that differ.
             digests: Whether existing arrays are read whole and compared with their digests, as with
                 ``rebuild``. Without, headers, sizes and fingerprints are checked.
-            wait_seconds: How long to wait for another process that builds the same.
+            wait_seconds: Maximum time to wait for another process that builds the same index, in seconds.
             progress: Receives the progress, in bytes written.
 
         Returns:
@@ -244,7 +245,7 @@ class PlannedIndexes:
         Raises:
             OutputExistsError: An index differs, and ``rebuild`` is not given.
             IntegrityError: A dataset or an index is damaged.
-            LockedError: Another process was not done in time.
+            LockedError: Another process did not finish in time.
             StorageError: The disk is full or broken. What was built is kept.
         """
         before = self.examine(digests=digests or rebuild, progress=progress)
@@ -255,7 +256,7 @@ class PlannedIndexes:
                 sweep(entry)
             if before[entry].condition != "fresh" or target.unrecorded:
                 unfinished.append(target)
-        # The largest first, so that no thread begins it when the others are done.
+        # Start with the largest, so that no thread builds it alone at the end.
         unfinished.sort(key=lambda target: target.file_bytes, reverse=True)
         threads = ThreadRunner(self.workers)
 
@@ -293,15 +294,15 @@ def plan_indexes(
     """Open the datasets and plan their indexes; nothing is written.
 
     Args:
-        requests: The indexes. One whose split has no share is left out, as Megatron leaves it out. Two that
-            mean the same files are one.
-        cache_directory: Megatron's ``--data-cache-path``; None for Megatron's default, a directory of
-            its own for each dataset.
-        workers: How many threads build; None for one for each core.
+        requests: The indexes. As in Megatron, an index is left out if its split has no share. Two requests
+            for the same files are planned once.
+        cache_directory: Megatron's ``--data-cache-path``. If None, Megatron's default: each dataset has a
+            directory of its own.
+        workers: Number of threads, or None for the number of cores.
         progress: Receives the progress.
 
     Raises:
-        UsageError: Two requests would have the same name and different content, or a request is illegal.
+        UsageError: Two requests would have the same name and different content, or a request is invalid.
         InputError: A dataset is missing, or a split of it is empty.
         IntegrityError: A dataset is damaged.
         StorageError: A dataset cannot be read.
@@ -417,7 +418,7 @@ def write(target: CacheTarget, arrays: Arrays | Blocks, tell: Callable[[int], No
 
 
 def _record(target: CacheTarget) -> None:
-    """Record mismatches without which an entry was built, or before which it was built."""
+    """Add allowed mismatches to the sidecar of an entry that was built without them."""
     sidecar = readable_sidecar(target.entry)
     if sidecar is not None and (unrecorded := target.unrecorded):
         mismatches = (*(sidecar.tokenizer_mismatches or ()), *unrecorded)
@@ -436,8 +437,8 @@ def locked(
     ``pause`` is called between two tries with the seconds to wait; it may raise to give up.
 
     Raises:
-        LockedError: The other process was not done in time.
-        StorageError: The file system has no locks, or refuses.
+        LockedError: The other process did not finish in time.
+        StorageError: The file system has no locks, or refuses them.
     """
     deadline = time.monotonic() + wait_seconds
     with ExitStack() as stack:
@@ -453,14 +454,14 @@ def locked(
 
 
 def sweep(entry: CacheEntry) -> None:
-    """Remove the lock that a writer has left with a fresh entry, if it was killed in its last moment."""
+    """Remove the lock file of a writer that was killed after it completed an entry."""
     if os.path.lexists(entry.lock_path):
         with suppress(LockedError, StorageError), WriterLock(entry.lock_path):
             pass
 
 
 def _withdraw(entry: CacheEntry) -> None:
-    """Remove the description of an entry, without which nobody takes it for complete, and leftovers."""
+    """Remove the description of an entry, so that it counts as incomplete, and temporary files."""
     syscalls.make_directory(entry.directory)
     stale = [path for path in (entry.description_path, entry.sidecar_path) if os.path.lexists(path)]
     for path in stale:

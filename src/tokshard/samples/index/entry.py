@@ -1,6 +1,6 @@
-"""Files of Megatron's index cache: their names, and the fingerprints by which plans know them.
+"""Files of Megatron's index cache: their names, and their fingerprints in blends and plans.
 
-Apart from their content and from the sidecar, because the loader of a rank needs nothing else of them.
+Their examination and their sidecars are in other modules, because the loader of a rank needs neither.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def default_directory(path_prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry(Record):
-    """The files of one dataset's index or of one blend, of which any may be missing.
+    """The files of one dataset's index or of one blend. Any of them may be missing.
 
     Attributes:
         path_prefix: The beginning of the paths of the files: ``DIRECTORY/{hash}-{class}-{split}``.
@@ -55,7 +55,7 @@ class CacheEntry(Record):
 
     @classmethod
     def of_file(cls, path: str) -> Self | None:
-        """Return the entry that a file belongs to by its name, None if it belongs to none.
+        """Return the entry that a file belongs to by its name, or None if it is not a file of an entry.
 
         Example:
             >>> CacheEntry.of_file("cache/notes.txt") is None
@@ -102,7 +102,7 @@ class CacheEntry(Record):
 
     @property
     def sidecar_path(self) -> str:
-        """Our own file, which Megatron does not look at."""
+        """The file of tokshard, which Megatron ignores."""
         return self._path("tokshard.json")
 
     @property
@@ -123,7 +123,7 @@ class CacheEntry(Record):
         """Map the arrays, read-only. Their structure is checked, their content is not.
 
         Raises:
-            IntegrityError: A file is no whole ``.npy`` file.
+            IntegrityError: A file is not a complete ``.npy`` file.
             StorageError: A file is missing or cannot be read.
         """
         return {name: map_npy(self.array_path(name)) for name in self.arrays}
@@ -173,11 +173,11 @@ class CachedArrays(CacheEntry):
 
         Raises:
             MissingFileError: One does not exist.
-            IntegrityError: One has changed since the plan was made, or is no whole array.
+            IntegrityError: A file has changed since the plan was made, or is not a complete array.
         """
         self.check()
         arrays = self.load()
-        self.check()  # what was mapped is what was checked, and not what has replaced it in between
+        self.check()  # again, in case a file was replaced between the check and the mapping
         return arrays
 
     def check(self) -> None:
@@ -199,7 +199,7 @@ def entries_of(directory: str, names: Iterable[str]) -> list[CacheEntry]:
 
 
 def entries_in(directory: str) -> list[CacheEntry]:
-    """Return the entries of which there is any file in a directory, sorted.
+    """Return the entries that have any file in a directory, sorted.
 
     Raises:
         InputError: The directory cannot be read.

@@ -1,7 +1,7 @@
 """Condition of an entry of Megatron's index cache: fresh, missing, or different from what it should be.
 
-Megatron uses an entry if its files exist. Here an entry is *fresh* only if all files are there, are what
-was written, and were built from the dataset as it is now.
+Megatron uses an entry if its files exist. Here an entry is *fresh* only if all files exist, are unchanged
+since they were written, and were built from the dataset as it is now.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class EntryProblem:
     Attributes:
         kind: ``"content"``: it was built from other data or with other options. ``"unrecorded"``: Megatron or
             another program has built it. ``"older"``: the sidecar is of an earlier version of tokshard. The
-            others are damage: to the ``"description"``, the ``"name"`` (the hash is of another description),
-            an ``"array"`` (no whole file), its ``"shape"``, the ``"sidecar"``, or the ``"digest"`` of an
-            array.
+            others are damage: to the ``"description"``, the ``"name"`` (its hash is that of another
+            description), an ``"array"`` (not a complete file), its ``"shape"``, the ``"sidecar"``, or the
+            ``"digest"`` of an array.
         message: A sentence; for ``"content"`` the predicate of a sentence whose subject is the entry.
     """
 
@@ -58,12 +58,12 @@ class EntryProblem:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The content of an entry as far as it can be read, and its problems.
+    """The readable content of an entry, and its problems.
 
     Attributes:
         missing: The paths of Megatron's files that are missing.
-        sidecar: The record that tokshard wrote with it; None if Megatron alone has made it.
-        specs: Dtype and shape of the arrays that are whole, by name.
+        sidecar: The record that tokshard wrote with it. None if it is missing or cannot be read.
+        specs: Dtype and shape of the readable arrays, by name.
         replaced: Whether another process was replacing it.
     """
 
@@ -80,7 +80,7 @@ class Examination:
         """The condition of the entry.
 
         ``"missing"``: a file of Megatron's is missing, so Megatron would build all of them. ``"differs"``:
-        see :attr:`reason`. ``"fresh"``: complete, as written, and as it should be if it was compared.
+        see :attr:`reason`. ``"fresh"``: complete, as written, and equal to the target if there is one.
         """
         if self.missing or self.replaced:
             return "missing"
@@ -93,7 +93,7 @@ class Examination:
 
     @property
     def is_unverified(self) -> bool:
-        """True if it differs only because nothing, or nothing that is still read, records its content."""
+        """True if it differs only because its sidecar is missing or of an earlier version of tokshard."""
         return self.condition == "differs" and self._kinds <= _WITHOUT_RECORD
 
     @property

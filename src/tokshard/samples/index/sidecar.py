@@ -37,7 +37,7 @@ class IndexOrigin(Record):
         return pack_words([self.plan.packing])
 
     def contradicts(self, description: GPTDatasetDescription) -> bool:
-        """Return whether the plan is not the one that follows from its sizes and a description."""
+        """Return whether the plan differs from the one that follows from its sizes and a description."""
         plan = self.plan
         try:
             expected = plan_epochs(
@@ -54,7 +54,7 @@ class IndexOrigin(Record):
         return plan != expected
 
     def difference_from(self, earlier: IndexOrigin) -> str | None:
-        """Return the difference of an entry with another origin, None if its content would be the same."""
+        """Return the difference from an earlier origin, or None if both give the same content."""
         if self.pack != earlier.pack:
             return f"was built with --pack {earlier.pack} instead of --pack {self.pack}"
         if changes := self.dataset.changes_since(earlier.dataset):
@@ -91,7 +91,7 @@ class Sidecar(Document):
 
     @classmethod
     def read(cls, path: str) -> Self | None:
-        """Read the file; None if there is none.
+        """Read the file. Return None if it does not exist.
 
         Raises:
             IntegrityError: It is damaged, or of another version.
@@ -103,7 +103,7 @@ class Sidecar(Document):
 
 
 def readable_sidecar(entry: CacheEntry) -> Sidecar | None:
-    """Return the sidecar of an entry; None if there is none that can be read."""
+    """Return the sidecar of an entry, or None if it does not exist or cannot be read."""
     try:
         return Sidecar.read(entry.sidecar_path)
     except TokshardError as error:
