@@ -159,12 +159,13 @@ def reference(directory: Path, number: int, count: int, sequence_length: int):
 
 def cached(directory: Path, number: int, kind: str, arrays: dict[str, np.ndarray]):
     """Write arrays as a cache has them; return what a plan says of them."""
-    from tokshard.samples.index.npy import CachedArrays, write_npy
+    from tokshard.samples.index.entry import CachedArrays
+    from tokshard.samples.index.npy import write_npy
 
     prefix = str(directory / f"{number:032x}-{kind}-train")
     for name, array in arrays.items():
         write_npy(f"{prefix}-{name}.npy", array)
-    return CachedArrays.at(prefix, tuple(arrays))
+    return CachedArrays.at(prefix)
 
 
 def write_world(
