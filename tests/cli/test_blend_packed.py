@@ -73,7 +73,7 @@ def test_each_source_has_its_packing(workshop, top, web, options, packed):
     if document["splits"]["train"]["sources"][0]["epochs"].get("packed"):
         other = blend(workshop, top="num_samples = [60]")
         assert other.returncode == 4
-        assert "instead of --pack concat; both have the same file names" in other.stderr
+        assert "instead of --pack concat; indexes of different packings have" in other.stderr
 
 
 def test_epochs_of_packed_sources_are_their_samples(workshop):

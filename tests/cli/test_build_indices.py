@@ -262,9 +262,9 @@ def test_packed_and_concatenated_indexes_do_not_replace_each_other(workshop):
         if path.suffix != ".json":  # as Megatron's own files, without the sidecar
             (workshop / "c" / path.name).write_bytes(path.read_bytes())
     for directory, options, words in (
-        ("a", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample; both have"),
-        ("b", (), "--pack best-fit, at most 4 documents per sample instead of --pack concat; both have"),
-        ("b", packed[:2], "at most 4 documents per sample instead of --pack best-fit; both have"),
+        ("a", packed, "--pack concat instead of --pack best-fit, at most 4 documents per sample; indexes of"),
+        ("b", (), "--pack best-fit, at most 4 documents per sample instead of --pack concat; indexes of"),
+        ("b", packed[:2], "at most 4 documents per sample instead of --pack best-fit; indexes of"),
         ("c", packed, "has no record of --pack best-fit, at most 4 documents per sample, because its "),
     ):
         before = files_of(workshop / directory)

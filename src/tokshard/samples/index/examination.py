@@ -215,9 +215,9 @@ class CacheTarget:
         reason = f"was built with --pack {pack} instead of --pack {expected.pack}"
         if sidecar is None:
             name = os.path.basename(self.entry.sidecar_path)
-            reason = f"has no record of --pack {expected.pack}, because its {name} is missing"
+            reason = f"has no record of --pack {expected.pack}, because its {name} is missing or damaged"
         raise OutputExistsError(
-            f"{self._name} {reason}; both have the same file names",
+            f"{self._name} {reason}; indexes of different packings have the same file names",
             hint=f"pass another --cache-dir, or remove {self.entry.description_path}",
         )
 
