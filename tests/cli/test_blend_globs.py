@@ -110,6 +110,13 @@ def test_globs_of_subdirectories_skip_the_files_of_manifests(workshop):
     assert (done.returncode, done.stdout) == (0, "data/code " + " ".join(WEB) + "\n")
 
 
+def test_globs_include_a_dataset_with_the_name_of_the_current_directory(workshop, monkeypatch):
+    (workshop / "data/code").mkdir()
+    monkeypatch.chdir(workshop / "data/code")
+    done = run("blend", "../c*", "../web/*", *SIZE, *SPLIT, "--emit", "megatron-words")
+    assert done.stdout.split() == ["../code", *(f"../{prefix.removeprefix('data/')}" for prefix in WEB)]
+
+
 def test_a_glob_of_one_dataset_has_its_weight(workshop):
     done = run(
         "blend", "0.7", "data/c*", "0.3", "data/web/part-[2]", *SIZE, *SPLIT, "--emit", "megatron-words"

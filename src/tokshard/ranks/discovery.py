@@ -235,7 +235,7 @@ def open_sources(paths: Sequence[str], requested: RequestedSamples) -> dict[str,
     # Each dataset is read once, though several streams use it.
     look_at = functools.cache(functools.partial(dataset_reference, digests=requested.digests))
     if requested.documents:
-        found = _document_sources(expand(paths, ""), requested, look_at)
+        found = _document_sources(expand(paths), requested, look_at)
     elif requested.split is not None and requested.names is None:
         raise UsageError(
             f"--split {requested.split} requires --documents",

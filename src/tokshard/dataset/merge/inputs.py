@@ -33,7 +33,7 @@ from tokshard.storage.paths import bin_path, idx_path
 _SHOWN_NAMES = 5
 
 
-def expand(arguments: Sequence[str], output: str) -> tuple[str, ...]:
+def expand(arguments: Sequence[str], output: str = "") -> tuple[str, ...]:
     """Return the path prefixes that the arguments name, in the order of the arguments.
 
     An argument is the prefix of a dataset, one of its files, or a glob of either. The matches of a glob are
@@ -84,7 +84,8 @@ def _expand_glob(argument: str, output: str) -> Iterator[str]:
     named = [path for path in fs.glob(argument) if path.endswith(suffixes)]
     named += [path for suffix in suffixes for path in fs.glob(argument + suffix)]
     prefixes = {paths.strip_data_suffix(path) for path in named if not is_in_sidecar(path)}
-    prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
+    if output:  # the real path of no output is the current directory, which can have the name of a dataset
+        prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
     if not prefixes:
         raise InputError(f"no dataset matches {argument}", hint=_hint_of_glob(argument))
     yield from sorted(prefixes, key=paths.natural_key)

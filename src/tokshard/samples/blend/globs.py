@@ -51,7 +51,7 @@ def _datasets(source: Source, temperature: float) -> tuple[Source, ...]:
     if not is_glob(source.prefix):
         _refuse_directory(source.prefix)
         return (source,)
-    prefixes = expand([source.prefix], "")
+    prefixes = expand([source.prefix])
     if source.weight is None:
         return tuple(replace(source, prefix=prefix) for prefix in prefixes)
     if len(prefixes) > 1 and temperature != 1.0:
