@@ -54,7 +54,7 @@ def test_a_glob_is_recorded_measured_and_emitted_as_its_datasets(workshop):
     weights = {source["prefix"]: source["weight"] for source in mixture["sources"]}
     assert list(weights) == [*WEB, "data/code"]
     assert weights == pytest.approx(dict(zip(TOKENS, (0.1, 0.2, 0.3, 0.4), strict=True)))
-    measured = blend["splits"]["train"]["certificate"]["sources"]
+    measured = blend["certificates"]["train"]["sources"]
     assert [source["samples"] for source in measured] == [15, 30, 45, 60]
     emitted = installed("blend", *WORDS, *SIZE, *SPLIT, "--emit", "megatron-args", cwd=workshop)
     words = shlex.split(emitted.stdout)
