@@ -148,6 +148,8 @@ def test_a_document_changed_by_hand_is_refused(made, tmp_path):
         (("splits", "train", "sources", 0, "index", "path_prefix"), "../../etc/passwd"),
         (("splits", "train", "weights"), [1.0]),
         (("splits", "train", "weights"), None),
+        (("splits", "train", "weights"), [0.0, 0.5, 0.5]),
+        (("splits", "train", "weights"), [2.0, 0.5, 0.5]),
         (("splits", "train", "size"), -1),
         (("splits", "train", "order", "path_prefix"), "/etc/passwd"),
         (("splits", "train", "order"), None),

@@ -5,6 +5,7 @@ They are not in the module of the document, because the loader of a rank reads n
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,6 +90,9 @@ class BlendSplit(Record):
             raise UsageError("sources must not be empty")
         if self.weights is not None and len(self.weights) != len(self.sources):
             raise UsageError("weights must have one number for each source")
+        largest = math.inf if self.size is None else 1.0
+        if not all(0 < weight <= largest for weight in self.weights or ()):
+            raise UsageError("weights must be positive, and shares if there is a size")
         if sum(source.draws for source in self.sources) != self.samples:
             raise UsageError(f"samples must be the sum of the draws, got {self.samples}")
         indexes = [(source.index, "GPTDataset") for source in self.sources]
