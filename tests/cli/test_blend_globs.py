@@ -110,6 +110,12 @@ def test_globs_of_subdirectories_skip_the_files_of_manifests(workshop):
     assert (done.returncode, done.stdout) == (0, "data/code " + " ".join(WEB) + "\n")
 
 
+def test_globs_in_a_directory_with_the_suffix_of_sidecars_match_its_datasets(workshop):
+    (workshop / "data").rename("data.tokshard")
+    done = run("blend", "data.tokshard/c*", *SIZE, *SPLIT, "--emit", "megatron-words")
+    assert done.stdout == "data.tokshard/code\n"
+
+
 def test_globs_include_a_dataset_with_the_name_of_the_current_directory(workshop, monkeypatch):
     (workshop / "data/code").mkdir()
     monkeypatch.chdir(workshop / "data/code")

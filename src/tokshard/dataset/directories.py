@@ -21,16 +21,20 @@ def datasets_in(directory: str) -> tuple[str, list[str]]:
         pattern = os.path.join(pattern, "*")
         prefixes = {path.removesuffix(IDX_SUFFIX) for path in glob.iglob(pattern + IDX_SUFFIX)}
         prefixes &= {path.removesuffix(BIN_SUFFIX) for path in glob.iglob(pattern + BIN_SUFFIX)}
-        if prefixes := {prefix for prefix in prefixes if not is_in_sidecar(prefix)}:
+        if prefixes := {prefix for prefix in prefixes if not is_in_sidecar(prefix, pattern)}:
             return pattern, sorted(prefixes, key=natural_key)
     return pattern, []
 
 
-def is_in_sidecar(path: str) -> bool:
-    """Return whether a path is in the sidecar directory of a dataset; its ``.bin`` files are no datasets.
+def is_in_sidecar(path: str, pattern: str) -> bool:
+    """Return whether a match of a glob is in the sidecar directory of a dataset, not itself a dataset.
+
+    A directory of such a name in the pattern itself is no sidecar directory.
 
     Example:
-        >>> is_in_sidecar("data/web.tokshard/provenance.bin"), is_in_sidecar("data/web.tokshard")
-        (True, False)
+        >>> is_in_sidecar("data/web.tokshard/provenance.bin", "data/**/*")
+        True
+        >>> is_in_sidecar("old.tokshard/web.bin", "old.tokshard/*")
+        False
     """
-    return f"{SIDECAR_SUFFIX}/" in path
+    return f"{SIDECAR_SUFFIX}/" in path and SIDECAR_SUFFIX not in pattern

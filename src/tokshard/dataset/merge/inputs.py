@@ -83,7 +83,7 @@ def _expand_glob(argument: str, output: str) -> Iterator[str]:
     suffixes = (paths.BIN_SUFFIX, paths.IDX_SUFFIX, paths.SIDECAR_SUFFIX)
     named = [path for path in fs.glob(argument) if path.endswith(suffixes)]
     named += [path for suffix in suffixes for path in fs.glob(argument + suffix)]
-    prefixes = {paths.strip_data_suffix(path) for path in named if not is_in_sidecar(path)}
+    prefixes = {paths.strip_data_suffix(path) for path in named if not is_in_sidecar(path, argument)}
     if output:  # the real path of no output is the current directory, which can have the name of a dataset
         prefixes -= {prefix for prefix in prefixes if os.path.realpath(prefix) == os.path.realpath(output)}
     if not prefixes:
