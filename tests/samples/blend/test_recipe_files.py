@@ -175,6 +175,7 @@ def test_a_recipe_file_has_mixtures_for_each_split():
         ("pad_multiple = 0\n[[source]]\nprefix = 'a'", "pad_multiple must be at least 1, got 0", None),
         ("seed = 1.5\n[[source]]\nprefix = 'a'", "seed", None),
         ("= 1", "TOML", None),
+        (f"seed = {'9' * 5000}", "TOML", None),
         ("", "source is missing", None),
     ],
 )  # fmt: skip

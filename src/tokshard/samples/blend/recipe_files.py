@@ -167,7 +167,7 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
     """
     try:
         table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError if Python reads no integer of so many digits
         raise InputError(
             f"{path} is not valid TOML: {error}", hint="fix the recipe, or check the path"
         ) from error
