@@ -134,8 +134,17 @@ def test_another_blend_is_not_replaced_unless_told(made, tmp_path):
     assert BlendDocument.read(str(tmp_path / "mix")).id == report.blend.id
     other = build_blend(words(sources, (1, 1, 1)), config_for(120, 10, 0), tmp_path / "mix", force=True)
     assert BlendDocument.read(str(tmp_path / "mix")).id == other.blend.id != report.blend.id
-    (tmp_path / "mix" / "blend.json").write_text("{}")
+    path = tmp_path / "mix" / "blend.json"
+    path.write_text("{}")
     with pytest.raises(OutputExistsError):
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    path.unlink()
+    path.symlink_to("nowhere")
+    with pytest.raises(OutputExistsError, match="another blend"):
+        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OutputExistsError, match="another blend"):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
 
 

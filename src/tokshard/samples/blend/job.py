@@ -17,7 +17,14 @@ from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.products import BLEND_NAME
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer
 from tokshard.dataset.token_ids import check_token_ids
-from tokshard.errors import IntegrityError, OlderVersionError, OutputExistsError, UsageError, ignore_older
+from tokshard.errors import (
+    IntegrityError,
+    MissingFileError,
+    OlderVersionError,
+    OutputExistsError,
+    UsageError,
+    ignore_older,
+)
 from tokshard.samples.blend.certificate import Certificate, certify
 from tokshard.samples.blend.document import BlendDocument, identity, writing
 from tokshard.samples.blend.options import BlendOptions, BuilderConfig
@@ -308,8 +315,8 @@ def _refuse_other(path: str, plan: BlendPlan, *, force: bool) -> None:
     except OlderVersionError as error:
         ignore_older(error, "it is replaced")
         return
-    except IntegrityError:
-        pass  # a damaged document counts as another blend
+    except (IntegrityError, MissingFileError):
+        pass  # a damaged document counts as another blend, and so does a directory or a broken link
     raise OutputExistsError(
         f"another blend exists: {path}", hint="pass --force to replace it, or another --output"
     )
