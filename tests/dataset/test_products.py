@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from tokshard.checks.inspect.indexes import entries_in, entries_of
 from tokshard.dataset.products import description_of, kind_of, recognize
 from tokshard.errors import InputError, UsageError
-from tokshard.samples.index.entry import entries_in, entries_of
 
 HASH = "0123456789abcdef" * 2
 STEM = f"{HASH}-GPTDataset-train"

@@ -10,8 +10,8 @@ from tokshard import IndexedDataset
 from tokshard.samples.blend.options import BuilderConfig
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source
 from tokshard.samples.index.build import plan_indexes
-from tokshard.samples.index.description import GPTDatasetDescription
-from tokshard.samples.index.entry import CacheEntry, default_directory
+from tokshard.samples.index.description import GPTDatasetDescription, default_directory
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.epochs import plan_epochs
 from tokshard.samples.index.index import GPTDatasetIndex
 from tokshard.samples.index.options import IndexRequest

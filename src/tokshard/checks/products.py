@@ -28,6 +28,8 @@ from tokshard.checks.inspect.frequencies import count_tokens
 from tokshard.checks.inspect.indexes import (
     CacheSummary,
     IndexSummary,
+    entries_in,
+    entries_of,
     inspect_cache,
     inspect_index,
 )
@@ -65,7 +67,7 @@ from tokshard.exchange.manifest import manifest_path
 from tokshard.ranks.manifests import read_rank
 from tokshard.ranks.plan import Plan, read_plan
 from tokshard.samples.blend.document import BlendDocument, document_path
-from tokshard.samples.index.entry import CacheEntry, entries_in, entries_of
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.storage import fs
 from tokshard.storage.paths import (
     BIN_SUFFIX,

@@ -22,8 +22,13 @@ from tokshard.dataset.tokenizer_identity import compare, tokenizer_name
 from tokshard.errors import InputError, IntegrityError, MissingFileError, UsageError
 from tokshard.ranks.sources import DatasetReference, SampleSource
 from tokshard.samples.blend.document import BlendDocument, document_path
-from tokshard.samples.index.description import GPTDatasetDescription, descriptions_in, read_description
-from tokshard.samples.index.entry import CachedArrays, CacheEntry, default_directory
+from tokshard.samples.index.description import (
+    GPTDatasetDescription,
+    default_directory,
+    descriptions_in,
+    read_description,
+)
+from tokshard.samples.index.entry import CachedArrays, CacheEntry
 from tokshard.samples.index.examination import examine
 from tokshard.samples.index.sidecar import IndexOrigin, Sidecar
 from tokshard.samples.index.splits import SPLITS, Split, parse_split, whole_split

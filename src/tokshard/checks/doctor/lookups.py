@@ -21,8 +21,14 @@ from tokshard.dataset.recorded_tokenizers import TokenizerMismatch
 from tokshard.errors import StorageError, UsageError
 from tokshard.samples.blend.plan import SplitPlan
 from tokshard.samples.index.build import plan_indexes
-from tokshard.samples.index.description import BlendedDescription, Description, descriptions_in, differences
-from tokshard.samples.index.entry import CacheEntry, default_directory
+from tokshard.samples.index.description import (
+    BlendedDescription,
+    Description,
+    default_directory,
+    descriptions_in,
+    differences,
+)
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.examination import CacheTarget, Condition, Examination
 from tokshard.samples.index.identifiers import (
     HUGGING_FACE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,10 +13,11 @@ from tokshard.core.codec import Amount, Count, Document, Md5, Record, Share
 from tokshard.core.formatting import counted
 from tokshard.core.lengths import LengthSummary
 from tokshard.dataset.fingerprint import FingerprintedIndex, dataset_fingerprint
+from tokshard.dataset.products import CACHE_LOCK
 from tokshard.errors import InputError, IntegrityError, TokshardError, raise_exhaustion
 from tokshard.samples.blend.certificate import measure_weight_errors
 from tokshard.samples.index.description import BlendedDescription, Description, GPTDatasetDescription
-from tokshard.samples.index.entry import CacheEntry, entries_in, entries_of
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.examination import Examination, examine
 from tokshard.samples.index.npy import map_npy
 from tokshard.samples.index.sidecar import Sidecar
@@ -146,6 +147,26 @@ def _problems(found: Examination) -> Iterator[str]:
         yield f"{', '.join(map(os.path.basename, found.missing))} missing"
     for problem in found.problems:
         yield problem.message
+
+
+def entries_of(directory: str, names: Iterable[str]) -> list[CacheEntry]:
+    """Return the entries of a cache that files belong to by their names, sorted; locks are no entries."""
+    files = (name for name in names if not name.endswith(f"-{CACHE_LOCK}"))
+    entries = (CacheEntry.of_file(os.path.join(directory, name)) for name in files)
+    return sorted({entry for entry in entries if entry is not None}, key=lambda entry: entry.stem)
+
+
+def entries_in(directory: str) -> list[CacheEntry]:
+    """Return the entries that have any file in a directory, sorted.
+
+    Raises:
+        InputError: The directory cannot be read.
+    """
+    try:
+        names = os.listdir(directory or ".")
+    except OSError as error:
+        raise InputError(f"cannot list {directory}: {error.strerror}") from error
+    return entries_of(directory, names)
 
 
 def inspect_cache(directory: str) -> CacheSummary:

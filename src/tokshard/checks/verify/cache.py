@@ -26,9 +26,10 @@ from tokshard.samples.blend.order import BlendOrder
 from tokshard.samples.index.description import (
     BlendedDescription,
     GPTDatasetDescription,
+    default_directory,
     read_description,
 )
-from tokshard.samples.index.entry import CacheEntry, default_directory
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.examination import Examination, examine
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy
 from tokshard.samples.index.options import IndexRequest

@@ -18,8 +18,8 @@ from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, allowed_warni
 from tokshard.dataset.token_ids import check_token_ids
 from tokshard.dataset.tokenizer_agreement import JobTokenizer, TokenizerAgreement
 from tokshard.errors import InputError, LockedError, StorageError, UsageError
-from tokshard.samples.index.description import GPTDatasetDescription
-from tokshard.samples.index.entry import CacheEntry, default_directory
+from tokshard.samples.index.description import GPTDatasetDescription, default_directory
+from tokshard.samples.index.entry import CacheEntry
 from tokshard.samples.index.epoch_plan import EpochPlan
 from tokshard.samples.index.epochs import warnings_of
 from tokshard.samples.index.examination import CacheTarget, Condition, Examination

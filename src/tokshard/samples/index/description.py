@@ -135,6 +135,16 @@ class BlendedDescription(_DescribedIndex):
 Description = GPTDatasetDescription | BlendedDescription
 
 
+def default_directory(path_prefix: str) -> str:
+    """Return the directory of a dataset's indexes without ``--data-cache-path``, Megatron's default.
+
+    Example:
+        >>> default_directory("data/web")
+        'data/web/cache/GPTDataset_indices'
+    """
+    return os.path.join(path_prefix, "cache", f"{GPTDatasetDescription.CLASS}_indices")
+
+
 def read_description(path: str) -> Description:
     """Read a ``description.txt``, of a dataset's index or of a blend's.
 

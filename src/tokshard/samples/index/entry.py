@@ -6,30 +6,19 @@ Their examination and their sidecars are in other modules, because the loader of
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from tokshard.core.codec import Bounds, Record
 from tokshard.dataset.fingerprint import FileFingerprint
 from tokshard.dataset.products import CACHE_FILE, CACHE_LOCK, DESCRIPTION_SUFFIX
-from tokshard.errors import InputError, UsageError
+from tokshard.errors import UsageError
 from tokshard.samples.index.npy import BLEND_ARRAYS, GPT_ARRAYS, map_npy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokshard.samples.index.description import Description
-
-
-def default_directory(path_prefix: str) -> str:
-    """Return the directory of a dataset's indexes without ``--data-cache-path``, Megatron's default.
-
-    Example:
-        >>> default_directory("data/web")
-        'data/web/cache/GPTDataset_indices'
-    """
-    return os.path.join(path_prefix, "cache", "GPTDataset_indices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +178,3 @@ class CachedArrays(CacheEntry):
         """
         for path, fingerprint in self.fingerprints.items():
             fingerprint.check(path, "plan")
-
-
-def entries_of(directory: str, names: Iterable[str]) -> list[CacheEntry]:
-    """Return the entries of a cache that files belong to by their names, sorted; locks are no entries."""
-    files = (name for name in names if not name.endswith(f"-{CACHE_LOCK}"))
-    entries = (CacheEntry.of_file(os.path.join(directory, name)) for name in files)
-    return sorted({entry for entry in entries if entry is not None}, key=lambda entry: entry.stem)
-
-
-def entries_in(directory: str) -> list[CacheEntry]:
-    """Return the entries that have any file in a directory, sorted.
-
-    Raises:
-        InputError: The directory cannot be read.
-    """
-    try:
-        names = os.listdir(directory or ".")
-    except OSError as error:
-        raise InputError(f"cannot list {directory}: {error.strerror}") from error
-    return entries_of(directory, names)
