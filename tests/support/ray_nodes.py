@@ -13,6 +13,8 @@ import sys
 
 def main() -> None:
     os.environ |= {"RAY_enable_metrics_collection": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    # Not an argument of the head: Ray 2.60 writes a file to the default directory, and makes only its own.
+    os.environ["RAY_TMPDIR"] = sys.argv[1]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from ray.cluster_utils import Cluster
@@ -23,7 +25,7 @@ def main() -> None:
         "health_check_period_ms": 500,
         "health_check_failure_threshold": 4,
     }
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": health, "temp_dir": sys.argv[1]}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": health}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = []
     print(cluster.address, file=answers)
