@@ -7,6 +7,7 @@ exit code of each command that reads the file. Forked commands run all cells, th
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
 import os
 import shutil
@@ -22,7 +23,8 @@ from support.bad_files import BAD, COMMANDS, CONVERT, HOSTILE, write_good_files
 from support.command_line import FAILURE_SECONDS, INSTALLED, failure, installed, tokshard
 from support.tokenize_runs import run_tokenize
 from tokshard.core.json_text import MAX_JSON_BYTES
-from tokshard.errors import InputError
+from tokshard.dataset.manifest import read_manifest
+from tokshard.errors import InputError, IntegrityError
 
 pytest.importorskip("pyarrow")
 # A digit is the exit code of a command, in the order of COMMANDS. 0: the command does not read what is bad,
@@ -143,12 +145,33 @@ def test_hostile_json_ends_the_installed_command_with_the_file_and_its_defect(pl
 
 
 def test_largest_manifest_of_nested_arrays_takes_limited_memory_and_time(place):
-    """50 bytes of memory for each byte of the file, and no collection of garbage that visits all arrays."""
-    arrays = b"[" * 800 + b"]" * 800 + b","
-    content = b'{"x": [' + arrays * (MAX_JSON_BYTES // len(arrays) - 1) + b"0]}"
-    (place / "web.tokshard/manifest.json").write_bytes(content)
-    code, error, _ = failure(installed("inspect", "web", memory=6 << 30))
+    """50 bytes of memory for each byte of the file."""
+    (place / "web.tokshard/manifest.json").write_bytes(nested_arrays(MAX_JSON_BYTES))
+    # 4 s of processor time, and more on a busy machine.
+    code, error, _ = failure(installed("inspect", "web", memory=6 << 30, seconds=30))
     assert (code, error.partition(":")[0]) == (6, "web.tokshard/manifest.json")
+
+
+def nested_arrays(size):
+    arrays = b"[" * 800 + b"]" * 800 + b","
+    return b'{"x": [' + arrays * (size // len(arrays) - 1) + b"0]}"
+
+
+def test_manifests_are_read_without_collections_that_visit_all_their_values(place):
+    (place / "web.tokshard/manifest.json").write_bytes(nested_arrays(1 << 20))
+    collections = []
+
+    def record(phase, info):
+        if phase == "start":
+            collections.append(info["generation"])
+
+    gc.callbacks.append(record)
+    try:
+        with pytest.raises(IntegrityError, match=r"manifest\.json"):
+            read_manifest("web")
+    finally:
+        gc.callbacks.remove(record)
+    assert len(collections) <= 1
 
 
 TOKENIZE = ("-o", "new/web", "--tokenizer", "tok/tokenizer.json")
