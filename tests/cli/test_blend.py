@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
-from support.command_line import tokshard
+from support.command_line import failure, installed, tokshard
 from support.index_caches import write_dataset
 from support.mixture_data import JOB_TOKENIZER, NAMES, files_of, run, write_mixture
 
@@ -313,3 +314,26 @@ def test_another_blend_is_not_overwritten(workshop):
     assert (workshop / "mix/blend.json").read_bytes() == before
     assert run(*other, "--force").returncode == 0
     assert (workshop / "mix/blend.json").read_bytes() != before
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)])
+def test_a_directory_named_as_the_blend_is_refused_before_anything_is_built(workshop, options):
+    Path("mix/blend.json").mkdir(parents=True)
+    words = (
+        "blend",
+        "data/web",
+        "--seq-length",
+        "8",
+        "--num-samples",
+        "20",
+        "--split",
+        "1",
+        *NAMES,
+        "-o",
+        "mix",
+    )
+    done = failure(installed(*words, *options))
+    assert done == (4, "a directory exists: mix/blend.json", "remove it, or pass another --output")
+    assert not Path("mix/cache").exists()
+    Path("mix/blend.json").rmdir()
+    assert installed(*words, *options).returncode == 0

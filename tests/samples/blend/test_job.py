@@ -144,8 +144,10 @@ def test_another_blend_is_not_replaced_unless_told(made, tmp_path):
         build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
     path.unlink()
     path.mkdir()
-    with pytest.raises(OutputExistsError, match="another blend"):
-        build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix")
+    for force in (False, True):
+        with pytest.raises(OutputExistsError, match="a directory exists") as caught:
+            build_blend(words(sources), config_for(120, 10, 0), tmp_path / "mix", force=force)
+        assert caught.value.hint == "remove it, or pass another --output"
 
 
 def rewrite(path, change):

@@ -355,8 +355,8 @@ class JobCache:
     def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:
         """Return the mismatches of tokenizers that existing entries record as allowed."""
         entries = (CacheEntry.of_file(lookup.files[0]) for lookup in lookups if lookup.condition != "missing")
-        found = (allowed_mismatches(entry) for entry in entries if entry is not None)
-        return tuple(dict.fromkeys(mismatch for mismatches in found for mismatch in mismatches))
+        recorded = (allowed_mismatches(entry) for entry in entries if entry is not None)
+        return tuple(dict.fromkeys(mismatch for mismatches in recorded for mismatch in mismatches))
 
     def _lookup(
         self,

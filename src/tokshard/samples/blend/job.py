@@ -307,6 +307,8 @@ def _refuse_too_many(plan: BlendPlan) -> None:
 
 def _refuse_other(path: str, plan: BlendPlan, *, force: bool) -> None:
     """Refuse to replace the document of another blend than the planned one."""
+    if os.path.isdir(path):
+        raise OutputExistsError(f"a directory exists: {path}", hint="remove it, or pass another --output")
     if force or not lexists(path):
         return
     try:
@@ -316,7 +318,7 @@ def _refuse_other(path: str, plan: BlendPlan, *, force: bool) -> None:
         ignore_older(error, "it is replaced")
         return
     except (IntegrityError, MissingFileError):
-        pass  # a damaged document counts as another blend, and so does a directory or a broken link
+        pass  # a damaged document counts as another blend, and so does a broken link
     raise OutputExistsError(
         f"another blend exists: {path}", hint="pass --force to replace it, or another --output"
     )

@@ -80,7 +80,7 @@ class SplitPlan:
         weights: The weights of the blend as they enter its hash. None for a single source, and for a blend
             without weights whose datasets have not been read.
         size: The size of the blend as it enters its hash. None for a single source or all samples.
-        targets: The samples that a weighted blend expects of each source. None for the other kinds.
+        targets: The samples that a weighted blend expects of each source, or None for any other kind.
         sources: The sources with their draws. Empty if the datasets have not been read.
     """
 
@@ -302,7 +302,7 @@ class _Planner:
                 refuse_duplicates((source, source.prefix) for source in mixture.sources)
         if "valid" in names:
             self._check_validation_sets()
-        # The weights of a shared mixture are those of the first split with a share.
+        # A shared mixture has the weights of the first split with a share.
         deciding: Sequence[str] = SPLITS
         if not recipe.is_per_split:
             shares = zip(SPLITS, self._config.shares.matrix, strict=True)

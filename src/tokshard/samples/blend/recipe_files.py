@@ -55,8 +55,8 @@ def parse_words(*words: Sequence[str] | None, multiple_validation_sets: bool = F
     """Return the recipe of Megatron's ``--data-path``, or of its options for each split.
 
     Args:
-        words: The words of ``--data-path``; or those of ``--train-data-path``, ``--valid-data-path`` and
-            ``--test-data-path``, None for a split without data.
+        words: The words of ``--data-path``; or the words of ``--train-data-path``, ``--valid-data-path`` and
+            ``--test-data-path``, and None in place of a split without data.
         multiple_validation_sets: Whether each validation source is a split of its own.
 
     Raises:

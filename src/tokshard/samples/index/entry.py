@@ -126,7 +126,7 @@ class CachedArrays(CacheEntry):
     """The arrays of an index or of a blend, with their fingerprints.
 
     Raises:
-        UsageError: The files are not those of an index or of a blend.
+        UsageError: A fingerprint is missing, or is of another array.
 
     Attributes:
         path_prefix: Path prefix of the files, such as ``cache/HASH-GPTDataset-train``.

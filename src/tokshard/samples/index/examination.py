@@ -45,7 +45,7 @@ class EntryProblem:
     Attributes:
         kind: ``"content"``: it was built from other data or with other options. ``"unrecorded"``: Megatron or
             another program has built it. ``"older"``: the sidecar is of an earlier version of tokshard. The
-            others are damage: to the ``"description"``, the ``"name"`` (its hash is that of another
+            others are damage: to the ``"description"``, the ``"name"`` (its hash is of another
             description), an ``"array"`` (not a complete file), its ``"shape"``, the ``"sidecar"``, or the
             ``"digest"`` of an array.
         message: A sentence; for ``"content"`` the predicate of a sentence whose subject is the entry.
