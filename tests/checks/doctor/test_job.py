@@ -20,7 +20,8 @@ from tokshard.checks.doctor.job import DoctorOptions, JobDiagnosis, doctor
 from tokshard.checks.doctor.job import diagnose as diagnose_launch
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.launch import Launch
-from tokshard.checks.doctor.launch.rules import SkippedCheck, check_arguments
+from tokshard.checks.doctor.launch.rules import check_arguments
+from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.checks.doctor.lookups import (
     CachedDescriptions,
     Candidate,

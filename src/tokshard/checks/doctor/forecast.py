@@ -10,12 +10,11 @@ from functools import partial
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.rules import (
     Result,
-    SkippedCheck,
     has_data,
-    reason_data_unknown,
-    reason_sizes_unknown,
-    skipped,
+    unknown_data,
+    unknown_sizes,
 )
+from tokshard.checks.doctor.launch.unknown import SkippedCheck, Unknown
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import listed
@@ -105,16 +104,16 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
     """
     forecast = Forecast()
     results = forecast.results
-    if (reason := reason_sizes_unknown(launch)) is not None:
-        results.append(skipped("sizes", reason))
-    data_reason = reason_data_unknown(launch)
+    if (sizes := unknown_sizes(launch)) is not None:
+        results.append(sizes.skipped("sizes"))
+    data = unknown_data(launch)
     try:
-        if reason is None:
+        if sizes is None:
             forecast.sizes = launch.sizes(version)
-        if data_reason is None and not has_data(launch):
+        if data is None and not has_data(launch):
             results.append(_AFTER_ERRORS)  # that no data is given
             return forecast
-        if data_reason is None and (reason is None or launch.reason_unknown("split") is None):
+        if data is None and (sizes is None or launch.unknown_value("split") is None):
             forecast.recipe = recipe_of_launch(launch, paths)
     except TokshardError as error:
         if isinstance(error, MissingFileError) and missing_directories([error.filename]):
@@ -127,8 +126,8 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
         here = NOT_HERE_HINT.format("doctor")
         results.append(SkippedCheck("cache", not_on_this_machine(missing), here))
         return forecast
-    if data_reason is not None or forecast.sizes is None or forecast.recipe is None:
-        results.append(skipped("cache", data_reason or reason or "the datasets are unknown"))
+    if data is not None or forecast.sizes is None or forecast.recipe is None:
+        results.append((data or sizes or Unknown("the datasets are unknown")).skipped("cache"))
         return forecast
     try:
         forecast.config = config_of_launch(launch, forecast.sizes, paths.pairs)

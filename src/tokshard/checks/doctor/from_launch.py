@@ -24,13 +24,12 @@ from tokshard.checks.doctor.launch.programs import unchecked_options, unsupporte
 from tokshard.checks.doctor.launch.rules import (
     check_arguments,
     check_processes,
-    hint_of_values,
-    reason_data_unknown,
-    reason_names_unknown,
-    reason_sizes_unknown,
-    skipped,
+    unknown_data,
+    unknown_names,
+    unknown_sizes,
 )
 from tokshard.checks.doctor.launch.source import read_job
+from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, Unknown
 from tokshard.checks.doctor.lookups import (
     Candidate,
     JobCache,
@@ -63,7 +62,7 @@ _BATCHES = ("micro_batch_size", "global_batch_size", "rampup_batch_size", "step_
 _STEPS = ("train_iters", "train_samples", "phase_transition_iterations")
 _SAMPLERS = ("dataloader_type", "no_data_sharding")
 _EVALUATION = ("eval_global_batch_size", "eval_micro_batch_size", "full_validation")
-_PLANNED = (*_MODEL_SIZES, *_BATCHES, *_STEPS, *_EVALUATION, "world_size", "seq_length", *_SAMPLERS)
+_PLANNED = (*_MODEL_SIZES, *_BATCHES, *_STEPS, *_EVALUATION, "seq_length", *_SAMPLERS)
 # Modes by --dataloader-type; an external loader decides itself.
 _MODES = {None: "single", "single": "single", "cyclic": "cyclic", "external": None}
 # Options that change batches or the order of samples in a way that plans do not have.
@@ -232,17 +231,16 @@ def _require_known(launch: Launch, options: DoctorOptions) -> None:
     for result in check_arguments(arguments, options.megatron):
         if isinstance(result, Finding) and result.severity == "error" and result.code in _DECISIVE:
             raise UsageError(result.message, hint=result.hint)
-    reason = reason_data_unknown(arguments) or reason_sizes_unknown(arguments)
+    unknown = unknown_data(arguments) or unknown_sizes(arguments)
     if options.like is None and options.tokenizer_identifiers is None:
-        reason = reason or reason_names_unknown(arguments)
-    if reason is not None:
-        hint = skipped("cache", reason).hint
-        raise UsageError(f"the indexes of the job are unknown: {reason}", hint=hint and _in_quotes(hint))
+        unknown = unknown or unknown_names(arguments)
+    if unknown is not None:
+        raise UsageError(f"the indexes of the job are unknown: {unknown.reason}", hint=_hint_of(unknown))
 
 
-def _in_quotes(hint: str) -> str:
-    is_parameter = hint.endswith("the parameters of the script after its name")
-    return f"{hint}, in quotes: --from-launch 'SCRIPT PARAMETER'" if is_parameter else hint
+def _hint_of(unknown: Unknown) -> str:
+    quotes = ", in quotes: --from-launch 'SCRIPT PARAMETER'" if unknown.has_parameters else ""
+    return unknown.hint + quotes
 
 
 def _identifiers(
@@ -281,11 +279,11 @@ def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | No
 
 
 def _warnings(launch: Launch, subject: str, result: str, unchecked: Sequence[str]) -> list[str]:
-    warnings = [f"{reason}; {skipped('launch', reason).hint}" for reason in launch.reasons_undecided()]
-    if (reason := launch.reason_unread()) is not None:
-        warnings.append(f"scripts {reason}")
-    if (reason := launch.arguments.reason_hidden()) is not None:
-        warnings.append(f"{reason}; if they concern {subject}, {skipped('arguments', reason).hint}")
+    warnings = [f"{undecided.reason}; {undecided.hint}" for undecided in launch.undecided_commands()]
+    if (scripts := launch.unread_scripts()) is not None:
+        warnings.append(f"scripts {scripts.reason}")
+    if (hidden := launch.arguments.hidden_arguments()) is not None:
+        warnings.append(f"{hidden.reason}; if they concern {subject}, {hidden.hint}")
     if unchecked:
         warnings.append(f"the effect of {', '.join(unchecked)} on {result} is not known")
     return warnings
@@ -365,21 +363,20 @@ def _plan(launch: Launch, given: Mapping[str, Any]) -> ShardPlanOptions:
 
 def _require_numbers(arguments: LaunchArguments, others: Mapping[str, str]) -> None:
     """Raise an error for a number of the plan that is unknown, missing or invalid."""
-    reason = arguments.reason_unknown(*_PLANNED)
-    if reason is None and arguments.world_size is None:
-        reason = "the command does not contain the number of processes"
+    unknown = arguments.unknown_value(*_PLANNED)
+    if unknown is None and arguments.world_size is None:
+        unknown = arguments.unknown_value("world_size") or NO_WORLD_SIZE
+        is_expansion = unknown.has_parameters or unknown.variables not in {(), NO_WORLD_SIZE.variables}
+        hint = f"{_hint_of(unknown)}, or --world-size N" if is_expansion else "pass --world-size N"
+        unknown = replace(unknown, hint=hint, has_parameters=False)
     has_sizes = any(getattr(arguments, name) is not None for name in _MODEL_SIZES)
     has_steps = arguments.train_iters or arguments.train_samples
-    if reason is None and not (has_sizes and has_steps and arguments.micro_batch_size):
-        reason = arguments.reason_hidden()
-    if reason is None and arguments.micro_batch_size is None:
-        reason = "the command does not contain --micro-batch-size"
-    if reason is not None:
-        hint = _in_quotes(skipped("arguments", reason).hint or "")
-        if "number of processes" in reason:
-            values = hint_of_values(reason)
-            hint = "pass --world-size N" if values is None else f"{_in_quotes(values)}, or --world-size N"
-        raise UsageError(f"the plan of the job is unknown: {reason}", hint=hint)
+    if unknown is None and not (has_sizes and has_steps and arguments.micro_batch_size):
+        unknown = arguments.hidden_arguments()
+    if unknown is None and arguments.micro_batch_size is None:
+        unknown = Unknown("the command does not contain --micro-batch-size")
+    if unknown is not None:
+        raise UsageError(f"the plan of the job is unknown: {unknown.reason}", hint=_hint_of(unknown))
     for finding in (*arguments.problems, *check_processes(arguments)):
         is_rounded = finding.code == "batch-size" and "decrease_batch_size_if_needed" in others
         if finding.severity == "error" and not is_rounded:

@@ -20,13 +20,12 @@ from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
 from tokshard.checks.doctor.launch.rules import (
     Result,
-    SkippedCheck,
     check_arguments,
     check_processes,
-    reason_names_unknown,
-    skipped,
+    unknown_names,
 )
 from tokshard.checks.doctor.launch.source import read_job
+from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.checks.doctor.lookups import (
     CacheLookup,
     Candidate,
@@ -208,7 +207,7 @@ def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
 
 
 def _chosen(launch: Launch, options: DoctorOptions) -> Candidate | None:
-    if options.megatron is not None and reason_names_unknown(launch.arguments) is not None:
+    if options.megatron is not None and unknown_names(launch.arguments) is not None:
         return None
     return chosen_candidate(launch.arguments, options)
 
@@ -241,18 +240,17 @@ def diagnose(
     if unsupported is not None:
         results.add(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
     results.add(*(check_arguments(arguments, version) if is_checked else check_processes(arguments)))
-    results.add(*(skipped("launch", reason) for reason in launch.reasons_undecided()))
-    if (unread := launch.reason_unread()) is not None:
-        hint = "run doctor on a machine and in a directory where the script finds them"
-        results.add(SkippedCheck("scripts", unread, hint))
+    results.add(*(undecided.skipped("launch") for undecided in launch.undecided_commands()))
+    if (scripts := launch.unread_scripts()) is not None:
+        results.add(scripts.skipped("scripts"))
     if options := unchecked_options(launch):
         results.add(SkippedCheck("options", f"the effect of {', '.join(options)} is not checked"))
     paths = PathMapping(path_as)
     forecast = forecast_of(arguments, version, paths) if is_checked else Forecast()
     results.add(*forecast.results)
     splits = forecast.splits if unsupported is None else []
-    if splits and tokenizer is None and (reason := reason_names_unknown(arguments)) is not None:
-        results.add(skipped("cache", reason))
+    if splits and tokenizer is None and (unknown := unknown_names(arguments)) is not None:
+        results.add(unknown.skipped("cache"))
         splits = []
     cache = JobCache(arguments, paths)
     candidate = tokenizer or cache.likeliest(splits)

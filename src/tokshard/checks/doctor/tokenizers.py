@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
-from tokshard.checks.doctor.launch.rules import Result, SkippedCheck
+from tokshard.checks.doctor.launch.rules import Result
+from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.core.findings import Finding
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.reader import require_files

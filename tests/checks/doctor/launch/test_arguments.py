@@ -14,6 +14,7 @@ from tokshard.checks.doctor.job import doctor
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, parse_step_schedule
 from tokshard.checks.doctor.launch.programs import unsupported_data
 from tokshard.checks.doctor.launch.text import read_launch_words, read_launches
+from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.samples.index.sizes import Sizes
 
@@ -215,8 +216,10 @@ def test_srun_takes_the_number_of_tasks_from_the_batch_script(directives, world)
 
 def test_an_unknown_launcher_is_the_reason_for_an_unknown_world_size():
     text = '[ "$DRY" ] && RUN=echo || RUN="srun -n 8"; $RUN python pretrain_gpt.py --seq-length 8'
-    told = "the number of processes depends on $DRY"
-    assert read_launch(text).reason_unknown("world_size") == told
+    unknown = read_launch(text).unknown_value("world_size")
+    assert unknown is not None
+    assert unknown.reason == "the number of processes depends on $DRY"
+    assert unknown.variables == ("DRY",)
 
 
 def test_the_programs_of_one_mpirun_are_one_job_of_unknown_size():
@@ -273,7 +276,8 @@ def test_what_megatron_refuses_is_a_problem_with_a_hint(text, message):
 def test_an_invalid_batch_size_is_not_replaced():
     launch = read_launch("torchrun pretrain_gpt.py --global-batch-size 6e1 --micro-batch-size 2")
     assert launch.batch_size is None
-    assert launch.reason_unknown("global_batch_size") == "--global-batch-size has the invalid value '6e1'"
+    unknown = launch.unknown_value("global_batch_size")
+    assert unknown == Unknown("--global-batch-size has the invalid value '6e1'", "correct the value")
 
 
 @pytest.mark.parametrize(

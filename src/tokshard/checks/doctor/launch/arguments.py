@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, Unknown
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
 from tokshard.errors import UsageError
@@ -110,21 +111,20 @@ class LaunchArguments:
     unseen: tuple[str, ...] = ()
     problems: tuple[Finding, ...] = ()
 
-    def reason_unknown(self, *names: str) -> str | None:
-        """Return the reason why one of these arguments is unknown; None if all are known or absent."""
+    def unknown_value(self, *names: str) -> Unknown | None:
+        """Return the first of these arguments whose value is unknown; None if all are known or absent."""
         for name, written in self.unknown:
+            if name == "world_size" and name in names:
+                return _unknown_world_size(written)
             if name in names:
-                subject = "the number of processes" if name == "world_size" else option_of(name)
-                if written and name != "world_size" and not _EXPANSION.search(written):
-                    return f"{subject} has the invalid value {written!r}"
-                if written.isalpha():
-                    return f"{subject} depends on the configuration of {written}"
-                return f"{subject} depends on {written}" if written else f"{subject} has no value in the text"
+                return _unknown_value(option_of(name), written)
         return None
 
-    def reason_hidden(self) -> str | None:
-        """Return the reason why an absent argument may be given nevertheless."""
-        return None if not self.unseen else f"{', '.join(self.unseen)} may contain more arguments"
+    def hidden_arguments(self) -> Unknown | None:
+        """Return the expansions that may contain more arguments; None if there are none."""
+        if not self.unseen:
+            return None
+        return Unknown.depending_on(self.unseen, f"{', '.join(self.unseen)} may contain more arguments")
 
     @property
     def data_parallel_size(self) -> int | None:
@@ -161,7 +161,7 @@ class LaunchArguments:
             return self.global_batch_size
         if self.micro_batch_size is None or self.data_parallel_size is None:
             return None
-        if self.reason_unknown("global_batch_size") is not None:
+        if self.unknown_value("global_batch_size") is not None:
             return None
         return self.micro_batch_size * self.data_parallel_size
 
@@ -204,6 +204,26 @@ class LaunchArguments:
                 parse_step_schedule(self.step_batch_size_schedule, self.seq_length), self.train_samples
             )
         return None
+
+
+def _unknown_world_size(written: str) -> Unknown:
+    if written.isalpha():
+        reason = f"the number of processes depends on the configuration of {written}"
+        return replace(NO_WORLD_SIZE, reason=reason)
+    reason = f"the number of processes depends on {written}"
+    if written.startswith("--"):
+        return Unknown(reason, "pass the launch command with numbers for --nnodes and --nproc-per-node")
+    unknown = Unknown.depending_on([written], reason)
+    is_expansion = unknown.variables or unknown.has_parameters
+    return unknown if is_expansion else replace(NO_WORLD_SIZE, reason=reason)
+
+
+def _unknown_value(option: str, written: str) -> Unknown:
+    if not written:
+        return Unknown(f"{option} has no value in the text")
+    if not _EXPANSION.search(written):
+        return Unknown(f"{option} has the invalid value {written!r}", "correct the value")
+    return Unknown.depending_on([written], f"{option} depends on {written}")
 
 
 def parse_step_schedule(text: str, sequence_length: int | None) -> list[tuple[int, int]]:

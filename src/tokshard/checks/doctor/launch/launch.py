@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.launchers import LAUNCHERS, world_size_of
 from tokshard.checks.doctor.launch.options import parse_options
+from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.values import Word
 from tokshard.core.formatting import listed
 
@@ -43,16 +44,20 @@ class Launch:
         """The command as it was understood; unknown expansions stay as they are written."""
         return " ".join(word.text if word.unknown else shlex.quote(word.text) for word in self.words)
 
-    def reasons_undecided(self) -> list[str]:
-        """Return a sentence for each launch command of the script of which it is unknown whether it runs."""
-        return [f"whether the command on line {line} runs depends on {on}" for line, on in self.undecided]
+    def undecided_commands(self) -> list[Unknown]:
+        """Return the launch commands of the script of which it is unknown whether they run."""
+        return [
+            Unknown.depending_on([reasons], f"whether the command on line {line} runs depends on {reasons}")
+            for line, reasons in self.undecided
+        ]
 
-    def reason_unread(self) -> str | None:
-        """Return the reason why variables or commands may be missing; None if all scripts were read."""
+    def unread_scripts(self) -> Unknown | None:
+        """Return the scripts that were not read, and may set variables; None if all were read."""
         if not self.unread:
             return None
         scripts = listed(self.unread, _SHOWN_SCRIPTS)
-        return f"not found and not read: {scripts}; they may set variables or start jobs"
+        reason = f"not found and not read: {scripts}; they may set variables or start jobs"
+        return Unknown(reason, "run doctor on a machine and in a directory where the script finds them")
 
     @property
     def program_name(self) -> str:

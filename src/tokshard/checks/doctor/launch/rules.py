@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
+from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, SkippedCheck, Unknown
 from tokshard.core import megatron_rules
-from tokshard.core.codec import Record
 from tokshard.core.findings import Finding
 from tokshard.core.megatron_rules import is_at_least, known_version
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import parse_split
 
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-_PARAMETER = re.compile(r"\$\{?(?:[0-9@*]|#(?!\w))")
 # Options with which a job reads other data than its data arguments name.
 _OTHER_DATA = ("mock_data", "sft")
 DATA_ARGUMENTS = (
@@ -48,15 +44,6 @@ _SIZES = (
     "start_eval_at_iter",
     "phase_transition_iterations",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedCheck(Record):
-    """A check that was not possible."""
-
-    check: str
-    reason: str
-    hint: str | None = None
 
 
 Result = Finding | SkippedCheck
@@ -110,44 +97,44 @@ def check_processes(launch: LaunchArguments) -> list[Finding]:
     return [result for result in results if isinstance(result, Finding) and result.severity == "error"]
 
 
-def reason_sizes_unknown(launch: LaunchArguments) -> str | None:
-    """Return the reason why the numbers of samples are unknown; None if all arguments for them are known."""
+def unknown_sizes(launch: LaunchArguments) -> Unknown | None:
+    """Return the value that the numbers of samples depend on; None if all arguments for them are known."""
     names: tuple[str, ...] = (*_SIZES, "global_batch_size")
     if launch.global_batch_size is None:
         names += ("micro_batch_size", "world_size", *_MODEL_SIZES)
-    reason = launch.reason_unknown(*names)
-    if reason is not None:
-        return reason
+    unknown = launch.unknown_value(*names)
+    if unknown is not None:
+        return unknown
     has_steps = launch.train_iters is not None or launch.train_samples is not None
     if not has_steps:
-        return launch.reason_hidden()
+        return launch.hidden_arguments()
     if launch.batch_size is None:
         if launch.micro_batch_size is not None and launch.world_size is None:
-            return "the command does not contain the number of processes"
-        return launch.reason_hidden()
+            return NO_WORLD_SIZE
+        return launch.hidden_arguments()
     if launch.eval_interval is None and not (launch.full_validation or launch.skip_train):
-        return launch.reason_hidden()
+        return launch.hidden_arguments()
     return None
 
 
-def reason_data_unknown(launch: LaunchArguments) -> str | None:
-    """Return the reason why the datasets of a job are unknown; None if they are known or absent."""
-    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_OTHER_DATA, *_INDEXING)
-    if reason is not None:
-        return reason
+def unknown_data(launch: LaunchArguments) -> Unknown | None:
+    """Return the value that the datasets of a job depend on; None if they are known or absent."""
+    unknown = launch.unknown_value(*DATA_ARGUMENTS, *_OTHER_DATA, *_INDEXING)
+    if unknown is not None:
+        return unknown
     has_split = launch.split is not None or (launch.data_path is None and launch.data_args_path is None)
     if has_data(launch) and has_split and launch.sequence_length and launch.data_cache_path is not None:
         return None
-    return launch.reason_hidden()
+    return launch.hidden_arguments()
 
 
-def reason_names_unknown(launch: LaunchArguments) -> str | None:
-    """Return the reason why the tokenizer, which the names of cache files contain, is unknown; else None."""
+def unknown_names(launch: LaunchArguments) -> Unknown | None:
+    """Return the value that the names of cache files depend on; None if the tokenizer is known."""
     names = ("vocab_size", *_NULL_IDS) if launch.tokenizer_type == "NullTokenizer" else _TOKENIZER
-    reason = launch.reason_unknown("tokenizer_type", *names)
-    if reason is None and launch.tokenizer_type is None and launch.tokenizer_model is None:
-        return launch.reason_hidden()
-    return reason
+    unknown = launch.unknown_value("tokenizer_type", *names)
+    if unknown is None and launch.tokenizer_type is None and launch.tokenizer_model is None:
+        return launch.hidden_arguments()
+    return unknown
 
 
 def has_data(launch: LaunchArguments) -> bool:
@@ -157,55 +144,18 @@ def has_data(launch: LaunchArguments) -> bool:
 
 def _reading(launch: LaunchArguments) -> Iterator[Result]:
     yield from launch.problems
-    if (reason := launch.reason_hidden()) is not None:
-        yield skipped("arguments", reason)
+    if (unknown := launch.hidden_arguments()) is not None:
+        yield unknown.skipped("arguments")
     for name, written in launch.unknown:
         if not written:
             yield SkippedCheck("arguments", f"{option_of(name)} has no value in the text", "add the value")
 
 
-def skipped(check: str, reason: str) -> SkippedCheck:
-    """Return a check that was skipped because an argument is unknown, with the option that tells it."""
-    hint = hint_of_values(reason)
-    if hint is None and "number of processes depends on --" in reason:
-        hint = "pass the launch command with numbers for --nnodes and --nproc-per-node"
-    elif hint is None and "has the invalid value" in reason:
-        hint = "correct the value"
-    elif hint is None and "number of processes" in reason:
-        hint = "pass --set WORLD_SIZE=N"
-    elif hint is None:
-        hint = "pass the launch command with this value, or the log of an earlier run of the job"
-    return SkippedCheck(check, reason, hint)
-
-
-def hint_of_values(text: str) -> str | None:
-    """Return the instruction to pass the values of the variables and parameters in a text; None without any.
-
-    Example:
-        >>> hint_of_values("--seq-length depends on $LENGTH")
-        'pass --set LENGTH=VALUE'
-    """
-    hints = [f"--set {name}=VALUE" for name in variables_in(text)]
-    if _PARAMETER.search(text):
-        hints.append("the parameters of the script after its name")
-    return f"pass {' '.join(hints[:-1])}{' and ' if len(hints) > 1 else ''}{hints[-1]}" if hints else None
-
-
-def variables_in(text: str) -> tuple[str, ...]:
-    """Return the names of the shell variables in a text, each once.
-
-    Example:
-        >>> variables_in('[ "$MODE" = a ] and not [ -n "${N:-}" ]')
-        ('MODE', 'N')
-    """
-    return tuple(dict.fromkeys(_VARIABLE.findall(text)))
-
-
 def _ranks(launch: LaunchArguments) -> Iterator[Result]:
     length, context = launch.sequence_length, launch.context_parallel_size or 1
-    reason = launch.reason_unknown("seq_length", "encoder_seq_length", "context_parallel_size")
-    if reason is not None:
-        yield skipped("context-parallel", reason)
+    unknown = launch.unknown_value("seq_length", "encoder_seq_length", "context_parallel_size")
+    if unknown is not None:
+        yield unknown.skipped("context-parallel")
     elif length is not None and context > 1 and length % (2 * context):
         yield Finding(
             "context-parallel",
@@ -216,11 +166,11 @@ def _ranks(launch: LaunchArguments) -> Iterator[Result]:
     if launch.is_completed and launch.world_size is None:
         return
     model, world = launch.model_parallel_size, launch.world_size
-    reason = launch.reason_unknown("world_size", *_MODEL_SIZES)
-    if reason is None and world is None:
-        reason = "the command does not contain the number of processes"
-    if reason is not None:
-        yield skipped("world-size", reason)
+    unknown = launch.unknown_value("world_size", *_MODEL_SIZES)
+    if unknown is None and world is None:
+        unknown = NO_WORLD_SIZE
+    if unknown is not None:
+        yield unknown.skipped("world-size")
     elif world is not None and world % model:
         yield Finding(
             "world-size",
@@ -232,17 +182,19 @@ def _ranks(launch: LaunchArguments) -> Iterator[Result]:
 
 
 def _batches(launch: LaunchArguments) -> Iterator[Result]:
-    reason = launch.reason_unknown("global_batch_size", "micro_batch_size", "world_size", *_MODEL_SIZES)
-    if reason is None and launch.global_batch_size is not None:
+    unknown = launch.unknown_value("global_batch_size", "micro_batch_size", "world_size", *_MODEL_SIZES)
+    if unknown is None and launch.global_batch_size is not None:
         if launch.micro_batch_size is None:
-            reason = launch.reason_hidden()
+            unknown = launch.hidden_arguments()
         elif launch.world_size is None and not launch.is_completed:
-            reason = "the command does not contain the number of processes"
-    if reason is not None:
-        yield skipped("batch-size", reason)
+            unknown = NO_WORLD_SIZE
+    if unknown is not None:
+        yield unknown.skipped("batch-size")
         return
     ranks = launch.data_parallel_size
-    hidden = launch.reason_hidden() if any(getattr(launch, name) is None for name in _MODEL_SIZES) else None
+    hidden = (
+        launch.hidden_arguments() if any(getattr(launch, name) is None for name in _MODEL_SIZES) else None
+    )
     pairs = (
         ("--global-batch-size", launch.global_batch_size, launch.micro_batch_size),
         (
@@ -255,7 +207,7 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
         if batch is None or micro is None or ranks is None or micro < 1:
             continue
         if batch % (micro * ranks) and hidden is not None:  # more model-parallel ranks may divide it
-            yield skipped("batch-size", hidden)
+            yield hidden.skipped("batch-size")
         elif batch % (micro * ranks):
             yield Finding(
                 "batch-size",
@@ -303,9 +255,9 @@ def _schedules(launch: LaunchArguments) -> Iterator[Result]:
 def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
     if launch.eval_interval is not None or launch.full_validation or launch.skip_train:
         return
-    reason = launch.reason_unknown("eval_interval") or launch.reason_hidden()
-    if reason is not None:
-        yield skipped("eval-interval", reason)
+    unknown = launch.unknown_value("eval_interval") or launch.hidden_arguments()
+    if unknown is not None:
+        yield unknown.skipped("eval-interval")
         return
     default = megatron_rules.EVAL_INTERVAL
     hint = f"add --eval-interval; the default up to 0.15 was {default}"
@@ -318,7 +270,7 @@ def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Resul
 
 
 def _sources(launch: LaunchArguments) -> Iterator[Result]:
-    reason = launch.reason_unknown(*DATA_ARGUMENTS, *_OTHER_DATA)
+    unknown = launch.unknown_value(*DATA_ARGUMENTS, *_OTHER_DATA)
     common = [launch.data_path, launch.data_args_path]
     separate = [launch.train_data_path, launch.valid_data_path, launch.test_data_path]
     kinds = [
@@ -333,12 +285,12 @@ def _sources(launch: LaunchArguments) -> Iterator[Result]:
             f"several mutually exclusive data arguments are set: {given}",
             "keep one of them",
         )
-    if reason is not None:
-        yield skipped("data", reason)
+    if unknown is not None:
+        yield unknown.skipped("data")
     elif not any(kinds):
-        hidden = launch.reason_hidden()
+        hidden = launch.hidden_arguments()
         if hidden is not None:
-            yield skipped("data", hidden)
+            yield hidden.skipped("data")
         else:
             yield Finding(
                 "no-data", "error", "no data argument is set", "add --data-path or --train-data-path"
@@ -356,9 +308,9 @@ def _split_string(launch: LaunchArguments) -> Iterator[Result]:
     if launch.data_path is None and launch.data_args_path is None:
         return
     if launch.split is None:
-        reason = launch.reason_unknown("split") or launch.reason_hidden()
-        if reason is not None:
-            yield skipped("split", reason)
+        unknown = launch.unknown_value("split") or launch.hidden_arguments()
+        if unknown is not None:
+            yield unknown.skipped("split")
         elif launch.data_path is None:
             yield Finding(
                 "default-split",
@@ -384,9 +336,9 @@ def _split_string(launch: LaunchArguments) -> Iterator[Result]:
 def _caches(launch: LaunchArguments) -> Iterator[Result]:
     lazy = launch.dataloader_fast_cache_load or launch.dataloader_defer_npy_index_mmap
     if lazy and launch.data_cache_path is None:
-        reason = launch.reason_unknown("data_cache_path") or launch.reason_hidden()
-        if reason is not None:
-            yield skipped("cache-path", reason)
+        unknown = launch.unknown_value("data_cache_path") or launch.hidden_arguments()
+        if unknown is not None:
+            yield unknown.skipped("cache-path")
         else:
             yield Finding(
                 "no-cache-path",

@@ -21,7 +21,7 @@ from tokshard.checks.doctor.launch.programs import (
     unchecked_options,
     unsupported_data,
 )
-from tokshard.checks.doctor.launch.rules import hint_of_values
+from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.interpreter import read_shell
 from tokshard.checks.doctor.shell.state import ShellCommand, ShellReading
 from tokshard.core.findings import Finding
@@ -168,10 +168,9 @@ def _decided(launches: list[Launch]) -> tuple[Launch, ...]:
     if not certain and len(others) > 1:
         reasons = " and ".join(dict.fromkeys(reason for _, reason in others))
         lines = " or ".join(f"line {line}" for line, _ in others)
-        raise UsageError(
-            f"cannot decide which launch command runs ({lines}): it depends on {reasons}",
-            hint=hint_of_values(reasons) or "pass one of these commands in quotes",
-        )
+        message = f"cannot decide which launch command runs ({lines}): it depends on {reasons}"
+        undecided = Unknown.depending_on([reasons], message, "pass one of these commands in quotes")
+        raise UsageError(message, hint=undecided.hint)
     return tuple(replace(launch, undecided=others) for launch in certain or launches)
 
 
