@@ -22,25 +22,33 @@ def workshop(tmp_path, monkeypatch):
     return write_mixture(tmp_path)
 
 
-def test_a_miss_names_the_field_that_differs(workshop):
+def test_a_missing_index_names_the_option_that_differs(workshop):
     assert run(*BUILD, "--num-samples", "80,25").returncode == 0
     done = tokshard("doctor", *JOB, *WEB, cwd=workshop)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "job: 8 processes, 8 data-parallel ranks, batches of 8, samples of 16 tokens" in done.stdout
-    assert "requests: train 80, valid 24, test 8 samples" in done.stdout
-    assert "train: one dataset, " in done.stdout
-    assert "cache files, by the names of Megatron 0.19, 0.18:" in done.stdout
+    assert done.stdout.startswith(
+        "1 difference: the number of valid samples (--eval-interval, --eval-iters, --global-batch-size) "
+        "is 24 in the launch command, 25 in the cache (1 of 2 indexes)\n"
+        "  hint: use the values of the cache, or build the indexes of this job: run `tokshard build-indices "
+    )
+    assert "\njob: 8 processes, 8 data-parallel ranks, batches of 8, samples of 16 tokens\n" in done.stdout
+    assert "\nrequests: train 80, valid 24, test 8 samples\n" in done.stdout
+    assert done.stdout.endswith("--verbose lists 2 notes and 2 cached indexes\n")
+    assert "cache/" not in done.stdout
+    verbose = run("doctor", "--verbose", *JOB, *WEB).stdout
+    assert "train: one dataset, " in verbose
+    assert "cache files, by the names of Megatron 0.19, 0.18:" in verbose
     assert re.search(
-        r"^  missing  valid of data/web\n +cache/[0-9a-f]{32}-GPTDataset-valid-\*$", done.stdout, re.MULTILINE
+        r"^  missing  valid of data/web\n +cache/[0-9a-f]{32}-GPTDataset-valid-\*$", verbose, re.MULTILINE
     )
-    assert "num_samples: job 24, cache 25" in done.stdout
-    assert re.search(r"^  fresh    train of data/web$", done.stdout, re.MULTILINE)
-    assert (
-        "warning: cache-missing: the job will build 1 of 2 sets of files (valid of data/web)" in done.stdout
-    )
+    assert "num_samples: job 24, cache 25" in verbose
+    assert re.search(r"^  fresh    train of data/web$", verbose, re.MULTILINE)
     assert run(*BUILD, "--num-samples", "80,24").returncode == 0
     healthy = run("doctor", *JOB, *WEB)
-    assert (healthy.returncode, "no problems found: the job will find its " in healthy.stdout) == (0, True)
+    assert (healthy.returncode, healthy.stdout.splitlines()[0]) == (
+        0,
+        "no problems found: the job will find its 2 cached indexes",
+    )
 
 
 def test_the_command_comes_as_words_a_text_a_file_or_by_stdin(workshop):
@@ -62,17 +70,20 @@ def test_the_command_comes_as_words_a_text_a_file_or_by_stdin(workshop):
 @pytest.mark.parametrize("words", [("-q", "debug"), ("--quiet",), ("--no-progress",)])
 def test_options_of_the_launcher_are_not_those_of_doctor(workshop, words):
     done = run("doctor", "srun", "-n", 8, *words, *JOB[3:], *WEB)
-    assert done.stdout.startswith("job: 8 processes, 8 data-parallel ranks")
+    assert "\njob: 8 processes, 8 data-parallel ranks" in done.stdout
 
 
 def test_the_version_may_be_told(workshop):
     assert run(*BUILD, "--num-samples", "80,24").returncode == 0
-    done = run("doctor", "--megatron", "0.16", *JOB, *WEB)
+    done = run("doctor", "--megatron", "0.16", "--verbose", *JOB, *WEB)
     assert done.returncode == 1
+    assert done.stdout.startswith(
+        "1 difference: the Megatron version is 0.16 in the launch command, 0.19 or 0.18 in the cache (2 "
+    )
     assert "by the names of Megatron 0.16:" in done.stdout
     assert "tokenizer.chat_template: job null, cache " in done.stdout
     like = next((workshop / "cache").glob("*-train-description.txt"))
-    done = run("doctor", "--like", like, *JOB[:-4], *WEB)
+    done = run("doctor", "--verbose", "--like", like, *JOB[:-4], *WEB)
     assert (done.returncode, f"by the names of the tokenizer in {like}:" in done.stdout) == (0, True)
     two = run("doctor", "--megatron", "0.16", "--like", like, *JOB, *WEB)
     assert (two.returncode, "--like cannot be used with --megatron" in two.stderr) == (2, True)
@@ -83,7 +94,7 @@ def test_data_and_cache_may_lie_elsewhere_here(workshop):
     assert run(*BUILD, "--num-samples", "80,24", *options).returncode == 0
     words = [str(word).replace("cache", "/mnt/cache") if word == "cache" else word for word in JOB]
     done = run("doctor", *options, *words, "--data-path", "/mnt/data/web")
-    assert (done.returncode, done.stdout.count("fresh")) == (0, 2)
+    assert (done.returncode, "will find its 2 cached indexes" in done.stdout) == (0, True)
 
 
 def test_names_from_the_command_are_made_harmless(workshop):
@@ -119,13 +130,18 @@ def test_what_a_pasted_script_is_given_later_is_a_note(workshop):
         assert done.returncode == 0, done.stdout
         assert "not checked: arguments: $@, ${MORE[@]} may contain more arguments\n" in done.stdout
         assert "hint: pass --set MORE=VALUE and the parameters of the script after its name\n" in done.stdout
-        assert done.stdout.endswith("everything checked is fine; 1 check was skipped\n")
+        assert done.stdout.startswith(
+            "no problems found: the job will find its 2 cached indexes; 1 check was skipped\n"
+        )
         assert run("doctor", "--strict", *words).returncode == 1
     (job,) = run("doctor", "--json", "launch.sh").json["jobs"]
     assert job["arguments"]["data_path"] == ["data/web"]
     assert [check["check"] for check in job["skipped"]] == ["arguments"]
     told = run("doctor", "--strict", "--set", "MORE=--seed=1234", "launch.sh", "--eval-iters=1")
-    assert (told.returncode, told.stdout.splitlines()[-1].startswith("no problems found")) == (0, True)
+    assert (told.returncode, told.stdout.splitlines()[0]) == (
+        0,
+        "no problems found: the job will find its 2 cached indexes",
+    )
 
 
 def test_what_a_condition_decides_is_not_checked_until_the_variable_is_set(workshop):
@@ -135,12 +151,14 @@ def test_what_a_condition_decides_is_not_checked_until_the_variable_is_set(works
         + " $D\n"
     )
     done = run("doctor", "launch.sh")
-    assert "not checked: data: --mock-data depends on $MOCK\n  hint: pass --set MOCK=VALUE\n" in done.stdout
+    assert done.stdout.startswith(
+        "the cache was not checked: --mock-data depends on $MOCK\n  hint: pass --set MOCK=VALUE\n\n"
+    )
     assert (done.returncode, run("doctor", "--strict", "launch.sh").returncode) == (0, 1)
     assert run("doctor", "launch.sh", "--set", "MOCK=no").returncode == 1  # it has no cache
     mock = run("doctor", "--set", "MOCK=true", "launch.sh")
     assert mock.returncode == 0
-    assert mock.stdout.endswith("everything checked is fine; 1 check was skipped\n")
+    assert mock.stdout.startswith("the cache was not checked: with --mock-data the job reads no dataset\n")
 
 
 def test_launch_commands_in_exclusive_branches_are_refused(workshop):

@@ -16,7 +16,12 @@ from tokshard.core.options import RUN, Option, Options
 class DoctorOutput(Options):
     """Options of the output and the exit code."""
 
-    strict: Annotated[bool, Option("Exit with code 1 if checks were skipped, too.", group=RUN)] = False
+    verbose: Annotated[
+        bool, Option("Print notes, the plan of each split and all cached indexes also.", group=RUN)
+    ] = False
+    strict: Annotated[
+        bool, Option("Exit with code 1 also if checks were skipped because values are unknown.", group=RUN)
+    ] = False
     show_command: Annotated[
         bool, Option("Print the launch command as it was understood, and stop.", group=RUN)
     ] = False
@@ -45,6 +50,7 @@ def doctor(options: DoctorOptions, output: DoctorOutput, run: LaunchRun) -> None
     if len(options.launch_words) == 1:
         options = replace(options, launch=read_launch(*options.launch_words))
     report = tokshard.doctor(options)
-    run.show(report, (lambda report: report.command_sections()) if output.show_command else None)
+    commands = report.command_sections
+    run.show(report, lambda _: commands() if output.show_command else report.sections(verbose=output.verbose))
     if not output.show_command and not (report.healthy and (report.complete or not output.strict)):
         run.found_problems()

@@ -94,6 +94,10 @@ class CacheLookup(Record):
         """The path that the names of all its files begin with."""
         return self.files[0].removesuffix(DESCRIPTION_SUFFIX)
 
+    def is_in(self, directory: str) -> bool:
+        """Return whether all its files are in another directory."""
+        return all(os.path.isfile(os.path.join(directory, os.path.basename(file))) for file in self.files)
+
     def lines(self) -> Iterator[str]:
         """Return the entry for people: its state, its name, and the most similar entry."""
         reason = "" if self.condition in {"fresh", "missing"} else f": it {self.reason}"
@@ -315,8 +319,10 @@ class JobCache:
         )
 
     def has_names_of(self, splits: Sequence[SplitPlan]) -> bool:
-        """Return whether an index with the name that one of the splits looks up exists."""
-        return self._found(splits) > 0
+        """Return whether the cache has an index with the tokenizer's identifiers of one of the splits."""
+        requests = [request for split in splits for request in split.requests]
+        cached = self._cached.tokenizers(map(self._of, requests))
+        return self._found(splits) > 0 or any(request.tokenizer in cached for request in requests)
 
     @property
     def directory(self) -> str | None:

@@ -1,0 +1,154 @@
+"""The first line of ``tokshard doctor`` is the cause, and the whole answer fits on a page."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from support.mixture_data import run, write_mixture
+
+SCRIPT = """\
+torchrun --nproc-per-node 8 pretrain_gpt.py \\
+    --data-path 0.7 data/web 0.3 data/code --data-cache-path cache --split 9,1 --seed 42 --seq-length 16 \\
+    --tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/llama \\
+    --train-iters 10 --micro-batch-size 1 --global-batch-size 8 --eval-interval 5 --eval-iters 1
+"""
+SIZES = {
+    "train": "the number of train samples (--train-iters, --train-samples, --global-batch-size)",
+    "valid": "the number of valid samples (--eval-interval, --eval-iters, --global-batch-size)",
+}
+
+
+@pytest.fixture
+def workshop(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_mixture(tmp_path)
+    for name in ("data/web", "data/code"):
+        assert run("verify", name, "--adopt", "--tokenizer", "null:60000").returncode == 0
+    (tmp_path / "right.sh").write_text(SCRIPT)
+    assert run("blend", "--from-launch", "right.sh", "--megatron", "0.19", "-o", "mix").returncode == 0
+    assert run("doctor", "right.sh").returncode == 0
+    return tmp_path
+
+
+def diagnosed(directory, before: str, after: str) -> list[str]:
+    """Return the lines about the script with one text replaced by another."""
+    assert before in SCRIPT
+    (directory / "train.sh").write_text(SCRIPT.replace(before, after))
+    done = run("doctor", "train.sh")
+    assert (done.returncode, done.stderr) == (1, "")
+    return done.stdout.splitlines()
+
+
+BUILD = "run `tokshard blend --from-launch train.sh"
+MISTAKES = {
+    "seed": ("--seed 42", "--seed 1234", "--seed is 1234 in train.sh, 42 in the cache"),
+    "length": ("--seq-length 16", "--seq-length 8", "--seq-length is 8 in train.sh, 16 in the cache"),
+    "split": ("--split 9,1", "--split 4,1", "--split is 4,1 in train.sh, 9,1 in the cache"),
+    "tokenizer": (
+        "--tokenizer-model /models/llama",
+        "--tokenizer-model /models/lama",
+        "--tokenizer-model is /models/lama in train.sh, /models/llama in the cache",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "cause"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_the_first_line_of_at_most_fifteen(workshop, before, after, cause):
+    lines = diagnosed(workshop, before, after)
+    option, value = before.split()
+    assert lines[0] == f"1 difference: {cause} (6 indexes)"
+    assert lines[1].startswith(
+        f"  hint: set {option} to {value} to read the cache, or build the indexes of this job: {BUILD}"
+    )
+    assert len(lines) <= 15
+    assert lines[-1].startswith("--verbose lists ")
+
+
+def test_a_cache_directory_that_is_not_there_is_named_with_a_near_one(workshop):
+    lines = diagnosed(workshop, "--data-cache-path cache", "--data-cache-path cahce")
+    assert lines[0] == (
+        "1 warning: cache-missing: cache directory not found: cahce; the job will build all 6 indexes"
+    )
+    assert lines[1].startswith(
+        f"  hint: did you mean cache? It has all 6 indexes. Otherwise build them: {BUILD}"
+    )
+    assert len(lines) <= 15
+    (workshop / "train.sh").write_text(SCRIPT.replace("path cache", "path elsewhere"))
+    assert run("doctor", "train.sh").stdout.splitlines()[1].startswith(f"  hint: build them: {BUILD}")
+
+
+def test_the_hint_of_a_difference_builds_the_indexes(workshop):
+    hint = diagnosed(workshop, "--seed 42", "--seed 1234")[1]
+    command = hint.partition("`tokshard ")[2].partition("`")[0]
+    assert run(*shlex.split(command)).returncode == 0
+    assert run("doctor", "train.sh").returncode == 0
+
+
+DATA = "0.7 data/web 0.3 data/code"
+DIFFERENCES = {
+    "two options": (
+        "--seed 42 --seq-length 16",
+        "--seed 7 --seq-length 8",
+        ["--seed is 7 in train.sh, 42 in the cache (6", "--seq-length is 8 in train.sh, 16 in the cache (6"],
+    ),
+    "sizes": (
+        "--train-iters 10",
+        "--train-iters 20",
+        [
+            f"{SIZES['train']} is 160 in train.sh, 80 in the cache (3 of 6",
+            f"{SIZES['valid']} is 40 in train.sh, 25 in the cache (3 of 6",
+        ],
+    ),
+    "weights": (
+        DATA,
+        "0.6 data/web 0.4 data/code",
+        ["the list of weights in --data-path is 0.6, 0.4 in train.sh, 0.7, 0.3 in the cache (6"],
+    ),
+    "directory": (
+        DATA,
+        "0.7 ./data/web 0.3 ./data/code",
+        ["the directory of --data-path is ./data in train.sh, data in the cache (6"],
+    ),
+    "datasets": (
+        DATA,
+        "1 data/web",
+        ["--data-path is without data/code in train.sh, with data/code in the cache (4"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "causes"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_each_difference_is_one_line(workshop, before, after, causes):
+    lines = diagnosed(workshop, before, after)
+    causes = [f"{cause} indexes)" for cause in causes]
+    number = f"{len(causes)} difference{'s' if len(causes) > 1 else ''}"
+    expected = [f"{number}: {causes[0]}", *(f"difference: {cause}" for cause in causes[1:])]
+    assert lines[: len(causes)] == expected
+    assert lines[len(causes)].startswith("  hint: ")
+    assert not any(line.startswith(("difference", "warning: cache-missing")) for line in lines[len(causes) :])
+
+
+def test_errors_come_first_and_differences_before_them(workshop):
+    lines = diagnosed(workshop, "--global-batch-size 8", "--global-batch-size 12 --seed 1234")
+    assert lines[0].startswith("3 differences: --seed is 1234")
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert [line.split(": ")[1] for line in errors] == ["batch-size"]
+    other = diagnosed(workshop, "--micro-batch-size 1", "--micro-batch-size 3")
+    assert other[0].startswith("1 error: batch-size: --global-batch-size must be divisible by 24")
+
+
+def test_several_launch_commands_have_one_verdict(workshop):
+    (workshop / "train.sh").write_text(SCRIPT + SCRIPT.replace("--seed 42", "--seed 1234"))
+    lines = run("doctor", "train.sh").stdout.splitlines()
+    assert lines[0] == (
+        "1 difference: --seed is 1234 in train.sh, 42 in the cache (6 indexes) (line 5: pretrain_gpt.py)"
+    )
+    assert [line for line in lines if line.startswith("job ")] == [
+        "job 1 of 2, line 1: pretrain_gpt.py",
+        "job 2 of 2, line 5: pretrain_gpt.py",
+    ]
+    report = run("doctor", "--json", "train.sh").json
+    assert report["verdict"] == lines[0]
+    assert [finding["code"] for finding in report["jobs"][1]["findings"]][-1] == "cache-difference"
