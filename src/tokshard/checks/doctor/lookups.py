@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
@@ -68,6 +70,10 @@ class NearestDescription(Record):
     def fields(self) -> tuple[str, ...]:
         """The names of the fields that differ, each once, without the numbers of sources."""
         return tuple(dict.fromkeys(_PLACE.sub("", difference.field) for difference in self.differences))
+
+    def distance(self) -> tuple[int, int, str]:
+        """Return the order of similarity; ties go to the first path."""
+        return len(self.fields), len(self.differences), self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,66 +231,63 @@ def _switch(on: bool, off: bool) -> bool | None:  # noqa: FBT001 - two flags of 
     return True if on else False if off else None
 
 
-@dataclass(frozen=True, slots=True)
 class CachedDescriptions:
-    """The descriptions in directories of caches, each directory read once, when it is first asked for."""
+    """The descriptions in directories of caches, each directory read once."""
 
-    _read: dict[str, dict[tuple[str, str], list[tuple[str, Description]]]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Hashable, list[tuple[str, Description]]]] = {}
 
-    def nearest(self, wanted: Description, directory: str) -> NearestDescription | None:
-        """Return the description in a directory that differs least from the one wanted.
+    def nearest(self, description: Description, directory: str) -> NearestDescription | None:
+        """Return the description in a directory that differs least from one that is missing.
 
-        Those of the same dataset (or with the same number of sources) come first.
+        Only those of the same split and dataset are compared, else those of datasets with the same file name;
+        for a blend those of the same datasets, else all of the split.
         """
-        candidates = self._of(directory).get((wanted.CLASS, _split_of(wanted)), [])
-        related = [found for found in candidates if _subject(found[1]) == _subject(wanted)]
-        found = [
+        groups = self._read(directory)
+        similar = next((groups[key] for key in _keys(description) if key in groups), [])
+        compared = [
             NearestDescription(
-                path, tuple(LookupDifference(*differs) for differs in differences(wanted, other))
+                path, tuple(LookupDifference(*differs) for differs in differences(description, other))
             )
-            for path, other in related or candidates
+            for path, other in similar
         ]
-        return min(found, key=lambda near: (len(near.fields), len(near.differences), near.path), default=None)
+        return min(
+            compared, key=lambda near: (len(near.fields), len(near.differences), near.path), default=None
+        )
 
     def tokenizers(self, directories: Iterable[str]) -> list[dict[str, Any]]:
         """Return the different identifiers of tokenizers in the descriptions, the most frequent first."""
-        times: dict[str, int] = {}
-        values: dict[str, dict[str, Any]] = {}
+        times: Counter[str] = Counter()
+        identifiers: dict[str, dict[str, Any]] = {}
         for directory in dict.fromkeys(directories):
-            for (kind, _), descriptions in self._of(directory).items():
-                for _, description in descriptions if kind == "GPTDataset" else ():
-                    if not isinstance(description, BlendedDescription) and description.tokenizer is not None:
-                        key = repr(description.tokenizer)
-                        times[key] = times.get(key, 0) + 1
-                        values[key] = description.tokenizer
-        return [values[key] for key in sorted(times, key=lambda key: -times[key])]
+            for _, description in chain.from_iterable(self._read(directory).values()):
+                if not isinstance(description, BlendedDescription) and description.tokenizer is not None:
+                    times[repr(description.tokenizer)] += 1
+                    identifiers[repr(description.tokenizer)] = description.tokenizer
+        return [identifiers[key] for key, _ in times.most_common()]
 
-    def _of(self, directory: str) -> dict[tuple[str, str], list[tuple[str, Description]]]:
-        if directory not in self._read:
-            self._read[directory] = _read_directory(directory)
-        return self._read[directory]
-
-
-def _read_directory(directory: str) -> dict[tuple[str, str], list[tuple[str, Description]]]:
-    found: dict[tuple[str, str], list[tuple[str, Description]]] = {}
-    try:
-        for path, description in descriptions_in(directory):
-            found.setdefault((description.CLASS, _split_of(description)), []).append((path, description))
-    except (FileNotFoundError, NotADirectoryError):
-        return found
-    except OSError as error:
-        raise StorageError("read", directory, error) from error
-    return found
+    def _read(self, directory: str) -> dict[Hashable, list[tuple[str, Description]]]:
+        """Return the descriptions in a directory by their keys."""
+        if directory not in self._groups:
+            groups = self._groups.setdefault(directory, {})
+            try:
+                for path, description in descriptions_in(directory):
+                    for key in _keys(description):
+                        groups.setdefault(key, []).append((path, description))
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                raise StorageError("read", directory, error) from error
+        return self._groups[directory]
 
 
-def _split_of(description: Description) -> str:
-    return description.split if isinstance(description, BlendedDescription) else description.index_split
-
-
-def _subject(description: Description) -> object:
+def _keys(description: Description) -> tuple[Hashable, Hashable]:
+    """Return what descriptions have in common that may be compared, the more similar ones first."""
     if isinstance(description, BlendedDescription):
-        return tuple(dataset.dataset_path for dataset in description.datasets)
-    return description.dataset_path
+        paths = tuple(dataset.dataset_path for dataset in description.datasets)
+        return (description.split, paths), (description.split, description.CLASS)
+    path = description.dataset_path
+    return (description.index_split, path), (description.index_split, None, os.path.basename(path))
 
 
 class JobCache:
