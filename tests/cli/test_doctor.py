@@ -192,3 +192,17 @@ def test_a_variable_must_have_a_name_and_a_value(workshop, pair):
         done.returncode,
         f"--set must be NAME=VALUE such as SLURM_NNODES=8, got {pair!r}" in done.stderr,
     ) == (2, True)
+
+
+def test_a_mistyped_path_of_a_dataset_is_an_error_with_the_existing_path(workshop):
+    done = run("doctor", *JOB, "--data-path", 1, "dta/web", 1, "data/code")
+    assert done.returncode == 1
+    assert "error: data: 1 of 2 datasets not found: dta/web\n  hint: did you mean data/web?" in done.stdout
+    assert "missing" not in done.stdout  # the cache would have other names
+
+
+def test_a_relative_path_of_data_on_another_machine_is_no_error(workshop):
+    done = run("doctor", *JOB, "--data-path", "web_text_document")
+    assert done.returncode == 0, done.stdout
+    assert "not checked: cache: not on this machine: web_text_document\n" in done.stdout
+    assert run("doctor", "--strict", *JOB, "--data-path", "web_text_document").returncode == 1

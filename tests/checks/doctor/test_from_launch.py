@@ -18,7 +18,7 @@ from tokshard.checks.commands.verify import verify
 from tokshard.checks.doctor.from_launch import indexes_of_launch
 from tokshard.checks.doctor.launch.arguments import NO_OPTIONS, LaunchArguments, option_of
 from tokshard.checks.verify.options import VerifyOptions
-from tokshard.errors import MissingFileError, UsageError
+from tokshard.errors import InputError, UsageError
 
 LENGTHS = {
     "web": [5, 0, 17, 3, 40, 1, 9, 26, 2, 31, 8, 12] * 5,
@@ -211,10 +211,12 @@ def test_paths_are_those_of_the_job(data):
     build(options)
     (after,) = doctor(options).jobs
     assert {lookup.condition for lookup in after.lookups} == {"fresh"}
-    with pytest.raises(MissingFileError, match="/mnt/job/words"):
+    with pytest.raises(InputError, match="file not found: /mnt/job/words"):
         indexes_of_launch(replace(options, path_as=pairs[:3]))
-    with pytest.raises(MissingFileError, match="datasets are not on this machine: /mnt/data/web") as refused:
+    with pytest.raises(InputError, match="2 of 2 datasets not found: /mnt/data/web, /mnt/data/code"):
         indexes_of_launch(replace(options, path_as=pairs[1:]))
+    with pytest.raises(InputError, match="the data is not on this machine: /mnt/data/web, ") as refused:
+        indexes_of_launch(replace(options, path_as=pairs[2:]))
     assert refused.value.hint == "run the command where the data is, or pass --path-as LOCAL=TRAINING"
 
 

@@ -251,7 +251,7 @@ def test_one_defect_hides_no_other_split(data):
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"data_path": ("1", "data/web", "1", "data/none")}, "data", "dataset not found: data/none"),
+        ({"data_path": ("1", "data/web", "1", "data/none")}, "data", "1 of 2 datasets not found: data/none"),
         ({"data_path": ("1", "data/web", "1", "data/web")}, "blend", "is in the mixture twice"),
         (
             {"data_path": ("1", "data/web", "data/code")},
@@ -259,7 +259,7 @@ def test_one_defect_hides_no_other_split(data):
             "Megatron would read '1' as a path prefix",
         ),
         ({"data_path": tuple(f"data/{k}" for k in range(32767))}, "arguments", "numbers them with int16"),
-        ({"data_args_path": "none", "data_path": None}, "arguments", "file not found: none"),
+        ({"data_args_path": "data/none", "data_path": None}, "data", "file not found: data/none"),
         ({"train_iters": None}, "arguments", "the number of training steps or samples is required"),
         ({"seq_length": None}, "arguments", "the sequence length is required"),
         (

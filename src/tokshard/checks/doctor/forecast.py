@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,9 +14,9 @@ from tokshard.checks.doctor.launch.rules import (
     unknown_sizes,
 )
 from tokshard.checks.doctor.launch.unknown import SkippedCheck, Unknown
+from tokshard.checks.doctor.missing_data import check_data_exists
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
-from tokshard.core.formatting import listed
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import (
     InputError,
@@ -39,10 +38,7 @@ from tokshard.samples.blend.plan import (
 )
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture
 from tokshard.samples.index.sizes import Sizes
-from tokshard.storage.paths import is_remote
 
-_SHOWN_SOURCES = 5
-NOT_HERE_HINT = "run {} where the data is, or pass --path-as LOCAL=TRAINING"
 # Hints of errors are about options of tokshard; these are those of a launch command.
 _LAUNCH_HINTS = {
     "pass --num-samples, or omit the weights": "remove --full-validation, or the weights",
@@ -114,17 +110,13 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
             results.append(_AFTER_ERRORS)  # that no data is given
             return forecast
         if data is None and (sizes is None or launch.unknown_value("split") is None):
-            forecast.recipe = recipe_of_launch(launch, paths)
+            recipe = local_recipe(launch, paths)
+            if not isinstance(recipe, BlendRecipe):
+                results += [recipe, _AFTER_ERRORS] if isinstance(recipe, Finding) else [recipe]
+                return forecast
+            forecast.recipe = recipe
     except TokshardError as error:
-        if isinstance(error, MissingFileError) and missing_directories([error.filename]):
-            reason, hint = not_on_this_machine([error.filename]), NOT_HERE_HINT.format("doctor")
-            results.append(SkippedCheck("cache", reason, hint))
-        else:
-            results += finding_of_error("arguments", error), _AFTER_ERRORS
-        return forecast
-    if forecast.recipe is not None and (missing := missing_directories(prefixes_of(forecast.recipe))):
-        here = NOT_HERE_HINT.format("doctor")
-        results.append(SkippedCheck("cache", not_on_this_machine(missing), here))
+        results += finding_of_error("arguments", error), _AFTER_ERRORS
         return forecast
     if data is not None or forecast.sizes is None or forecast.recipe is None:
         results.append((data or sizes or Unknown("the datasets are unknown")).skipped("cache"))
@@ -135,21 +127,6 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
     except TokshardError as error:
         results += finding_of_error("arguments", error), _AFTER_ERRORS
     return forecast
-
-
-def not_on_this_machine(paths: Sequence[str]) -> str:
-    """Return the reason why data cannot be read."""
-    return f"not on this machine: {listed(paths, _SHOWN_SOURCES)}"
-
-
-def missing_directories(prefixes: Iterable[str]) -> list[str]:
-    """Return the prefixes whose directory does not exist here."""
-    # Where even the directory is missing, the data is on another machine; in an existing one it is an error.
-    return [
-        prefix
-        for prefix in dict.fromkeys(prefixes)
-        if not is_remote(prefix) and not os.path.isdir(os.path.dirname(prefix) or ".")
-    ]
 
 
 def config_of_launch(
@@ -195,6 +172,21 @@ def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe
         recipe = recipe_files.parse_words(*words)
     recipe = recipe.map(partial(_mapped, paths=here))
     return replace(recipe, multiple_validation_sets=recipe.is_per_split and launch.multiple_validation_sets)
+
+
+def local_recipe(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe | Result:
+    """Return the recipe of a launch command, or the error or skipped check if its data does not exist here.
+
+    Raises:
+        UsageError, InputError: See :func:`recipe_of_launch`.
+    """
+    try:
+        recipe = recipe_of_launch(launch, paths)
+    except MissingFileError as error:
+        if (result := check_data_exists([error.filename], launch, paths, is_file=True)) is None:
+            raise
+        return result
+    return check_data_exists(prefixes_of(recipe), launch, paths) or recipe
 
 
 def prefixes_of(recipe: BlendRecipe) -> list[str]:

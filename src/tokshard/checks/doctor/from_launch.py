@@ -10,13 +10,10 @@ from typing import Any
 
 from tokshard.checks.doctor.build_command import BuildCommand
 from tokshard.checks.doctor.forecast import (
-    NOT_HERE_HINT,
     config_of_launch,
     is_blend,
-    missing_directories,
-    not_on_this_machine,
+    local_recipe,
     prefixes_of,
-    recipe_of_launch,
 )
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
 from tokshard.checks.doctor.launch.launch import Launch
@@ -43,7 +40,7 @@ from tokshard.core.findings import Finding
 from tokshard.core.megatron_rules import MEGATRON_VERSIONS
 from tokshard.core.options import declared_options, several
 from tokshard.core.path_mapping import PathMapping
-from tokshard.errors import MissingFileError, TokshardError, UsageError
+from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.ranks.discovery import read_blends
 from tokshard.ranks.options import ShardPlanOptions, batch_schedule
 from tokshard.ranks.schedule import BatchSchedule
@@ -194,10 +191,10 @@ def _key(found: LaunchIndexes | TokshardError) -> object:
 def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
     arguments, paths = launch.arguments, PathMapping(options.path_as)
     _require_known(launch, options)
-    recipe = recipe_of_launch(arguments, paths)
-    if missing := missing_directories(prefixes_of(recipe)):
-        reason, hint = not_on_this_machine(missing), NOT_HERE_HINT.format("the command")
-        raise MissingFileError(f"datasets are {reason}", path=missing[0], hint=hint)
+    recipe = local_recipe(arguments, paths)
+    if not isinstance(recipe, BlendRecipe):
+        message = recipe.message if isinstance(recipe, Finding) else f"the data is {recipe.reason}"
+        raise InputError(message, hint=recipe.hint)
     config = config_of_launch(arguments, arguments.sizes(options.megatron), options.path_as)
     cache, splits = JobCache(arguments, paths), plan_requests(recipe, config)
     identifiers = _identifiers(arguments, options, cache, splits)
