@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.launchers import LAUNCHERS, world_size_of
+from tokshard.checks.doctor.launch.option_names import check_options
 from tokshard.checks.doctor.launch.options import parse_options
 from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.values import Word
@@ -88,6 +89,9 @@ def launch_of_words(
     if start is None:
         start = next((at for at, word in enumerate(words) if word.text.startswith("--")), len(words))
     parsed = parse_options(words[start:])
+    # Without a program, the options may be those of a launcher.
+    is_complete = program is not None or start == 0
+    problems = (*parsed.problems, *(check_options(parsed.given) if is_complete else ()))
     # mpirun separates several programs with a colon; their processes are one job.
     colons = [word for word in words[start:] if word.text == ":"]
     world = world_size_of((*wrappers, *before, *colons), variables or {})
@@ -99,7 +103,7 @@ def launch_of_words(
         world_size=world.size,
         unknown=tuple(unknown.items()),
         unseen=tuple(parsed.unseen),
-        problems=tuple(parsed.problems),
+        problems=problems,
     )
     return Launch(arguments=arguments, program=program, others=parsed.others, words=(*wrappers, *words))
 

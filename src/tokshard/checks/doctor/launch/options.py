@@ -34,6 +34,7 @@ class ParsedOptions:
         unseen: Expansions that may contain more options.
         problems: Findings about options that Megatron does not accept.
         others: All other options by their names (without hyphens), and the text of their first operand.
+        given: All options as they are spelled, without the leading hyphens, and their first operands.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class ParsedOptions:
     unseen: list[str] = field(default_factory=list)
     problems: list[Finding] = field(default_factory=list)
     others: dict[str, str] = field(default_factory=dict)
+    given: list[tuple[str, Word | None]] = field(default_factory=list)
 
 
 def _kinds() -> Mapping[str, str]:
@@ -81,8 +83,11 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
         word = words[at]
         operands = list(_operands(words, at))
         attribute = _attribute(word)
+        name = word.text[2:].partition("=")[0]
         if word.text == ":":  # another program of mpirun
             break
+        if word.text.startswith("--") and word.text != "--":
+            parsed.given.append((name, operands[0] if operands else None))
         if attribute is not None:
             is_complete = _KINDS[attribute] != _LIST or "=" in word.text
             _set(parsed, attribute, operands)
@@ -95,17 +100,7 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
             surplus.append(word.text)
         elif word.text.startswith("--"):
             is_complete = False
-            name = word.text[2:].partition("=")[0]
             parsed.others[name.replace("-", "_")] = operands[0].text if operands else ""
-            if name.replace("-", "_") in _KINDS:
-                parsed.problems.append(
-                    Finding(
-                        "reading",
-                        "warning",
-                        f"{word.text} is spelled with underscores, which Megatron does not accept",
-                        f"write {option_of(name)}",
-                    )
-                )
         for operand in operands:
             for piece in operand.value:
                 # A value of the script, which may be more than a value of this option.

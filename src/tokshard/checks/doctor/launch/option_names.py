@@ -1,0 +1,115 @@
+"""Options that no version of Megatron-LM has, and values that are none of an option's choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.shell.values import Word
+from tokshard.core.findings import Finding
+from tokshard.core.formatting import listed
+from tokshard.core.near_names import near_name
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+# Shorter names are one edit away from many others.
+_FEWEST_CHARACTERS = 4
+_SHOWN_OPTIONS = 8
+_SHOWN_CHOICES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOptions:
+    """The options of Megatron-LM and its forks, as ``scripts/megatron_options`` has read them.
+
+    Attributes:
+        choices: The choices of all options, by names without hyphens; none if an option takes any value.
+        training: The names of Megatron-LM's own training arguments.
+    """
+
+    choices: Mapping[str, frozenset[str]]
+    training: tuple[str, ...]
+
+
+@cache
+def known_options() -> KnownOptions:
+    """Return the options of all versions of Megatron-LM and its forks."""
+    text = Path(__file__).with_name("megatron_options.txt").read_text()
+    training, others = ([line.split() for line in part.splitlines()] for part in text.split("\n\n"))
+    choices = {name: frozenset(texts) for name, *texts in (*training, *others)}
+    return KnownOptions(choices, tuple(name for name, *_ in training))
+
+
+def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Finding]:
+    """Check the names of options, and their values if they have choices.
+
+    Args:
+        options: For each option of a command, its name without the leading hyphens, and its first operand.
+
+    Example:
+        >>> [finding.message for finding in check_options([("seq-lenght", Word("8")), ("bf16", None)])]
+        ['--seq-lenght is not an option of Megatron; did you mean --seq-length?']
+    """
+    choices_of = known_options().choices
+    with_underscores: dict[str, str] = {}
+    others: dict[str, None] = {}
+    for name, operand in dict(options).items():
+        if name in choices_of:
+            yield from _check_choice(name, operand, choices_of[name])
+        elif name.replace("_", "-") in choices_of:
+            with_underscores[f"--{name}"] = "--" + name.replace("_", "-")
+        elif _NAME.fullmatch(name) is None:
+            continue
+        elif (intended := _intended(name)) is not None:
+            yield Finding(
+                "unknown-option",
+                "error",
+                f"--{name} is not an option of Megatron; did you mean --{intended}?",
+                f"write --{intended}",
+            )
+        else:
+            others[f"--{name}"] = None
+    if with_underscores:
+        names = listed(list(with_underscores), _SHOWN_OPTIONS)
+        verb = "is" if len(with_underscores) == 1 else "are"
+        yield Finding(
+            "reading",
+            "warning",
+            f"{names} {verb} spelled with underscores, which Megatron does not accept",
+            f"write {listed(list(with_underscores.values()), _SHOWN_OPTIONS)}",
+        )
+    if others:
+        names = listed(list(others), _SHOWN_OPTIONS)
+        message = f"no version or fork of Megatron that tokshard knows has {names}"
+        yield Finding("other-options", "note", message, "remove them, unless the job's program adds them")
+
+
+def _check_choice(name: str, operand: Word | None, choices: frozenset[str]) -> Iterator[Finding]:
+    if not choices or operand is None or operand.unknown or operand.text in choices:
+        return
+    value = operand.text
+    intended = next((choice for choice in sorted(choices) if choice.lower() == value.lower()), None)
+    intended = intended or near_name(value, sorted(choices))
+    alternatives = listed(sorted(choices), _SHOWN_CHOICES)
+    yield Finding(
+        "invalid-choice",
+        "error",
+        f"--{name} must be {intended or f'one of {alternatives}'}, got {value!r}",
+        f"write --{name} {intended}" if intended else f"pass one of the choices of --{name}",
+    )
+
+
+def _intended(name: str) -> str | None:
+    """Return the option that a name is a typing mistake or an abbreviation of, or None."""
+    hyphenated = name.replace("_", "-")
+    if len(hyphenated) < _FEWEST_CHARACTERS:
+        return None
+    options = known_options().training
+    longer = [option for option in options if option.startswith(hyphenated)]
+    last_words = [option for option in longer if "-" not in option.removeprefix(hyphenated)]
+    of_data = [option for option in longer if option.replace("-", "_") in LaunchArguments.__slots__]
+    near = near_name(hyphenated, options)
+    return near or next(iter(last_words or (of_data if len(of_data) == 1 else ())), None)
