@@ -364,10 +364,24 @@ def test_the_processes_of_jobs_without_indexes_are_checked(data):
             [("schedule", "warning")],
         ),
         (
-            {"step_batch_size_schedule": "0:8 1K:16", "global_batch_size": None, "train_samples": 800},
+            {
+                "step_batch_size_schedule": "0:8 1K:16",
+                "global_batch_size": None,
+                "train_iters": None,
+                "train_samples": 800,
+            },
             [],
         ),
-        ({"rampup_batch_size": ("8", "8", "100")}, []),
+        ({"train_samples": 800}, [("schedule", "error")]),
+        ({"train_samples": 0}, [("schedule", "error")]),
+        ({"train_samples": 800, "train_iters": 0}, [("schedule", "error")]),
+        ({"train_samples": 800, "train_iters": None}, []),
+        ({"train_samples": 800, "is_completed": True}, []),
+        ({"train_samples": 800, "skip_train": True}, []),
+        ({"micro_batch_size": 2, "decrease_batch_size_if_needed": True}, []),
+        ({"eval_micro_batch_size": 2, "decrease_batch_size_if_needed": True}, [("batch-size", "error")]),
+        ({"rampup_batch_size": ("8", "8", "100")}, [("schedule", "warning")]),
+        ({"rampup_batch_size": ("8", "8", "100"), "is_completed": True}, []),
         ({"rampup_batch_size": ("8", "8", "100"), "train_iters": None}, [("schedule", "warning")]),
         ({"eval_interval": None}, [("eval-interval", "warning")]),
         ({"eval_interval": None, "skip_train": True}, []),
@@ -402,6 +416,33 @@ def test_each_rule_about_arguments(changes, expected):
     told = [(r.check, "skipped") if isinstance(r, SkippedCheck) else (r.code, r.severity) for r in found]
     assert told == expected
     assert all(result.hint for result in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "megatron", "expected"),
+    [
+        ({"train_samples": 800, "skip_train": True}, "0.16", "--train-iters cannot be used with"),
+        ({"train_samples": 800, "skip_train": True}, "0.17", None),
+        ({"rampup_batch_size": ("8", "8", "9")}, "0.17", "Megatron up to 0.17 does not start with both"),
+        ({"rampup_batch_size": ("8", "8", "9")}, "0.18", "--rampup-batch-size is ignored"),
+        ({"rampup_batch_size": ("8", "8", "9"), "train_iters": None}, "0.17", "it adds steps"),
+        (
+            {"rampup_batch_size": ("8", "8", "9"), "train_iters": None},
+            "0.19",
+            "--rampup-batch-size is ignored",
+        ),
+    ],
+)
+def test_rules_about_schedules_are_those_of_the_version(changes, megatron, expected):
+    findings = [result.message for result in check_arguments(replace(HEALTHY, **changes), megatron)]
+    assert [expected in message for message in findings] == ([] if expected is None else [True])
+
+
+@pytest.mark.parametrize("changes", [{"rampup_batch_size": ("8", "8", "9")}, {"eval_interval": None}])
+def test_rules_of_later_versions_are_not_those_of_forks(changes):
+    arguments = replace(HEALTHY, **changes)
+    assert check_arguments(arguments)
+    assert check_arguments(arguments, is_fork=True) == []
 
 
 def test_only_megatron_015_starts_without_a_validation_interval(data):

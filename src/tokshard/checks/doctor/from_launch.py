@@ -52,7 +52,16 @@ from tokshard.samples.index.options import BuildIndicesOptions, NamingOptions, e
 
 # With these errors a job does not start, or reads other data than it seems to.
 _DECISIVE = frozenset(
-    {"arguments", "no-single-source", "no-data", "split-excluded", "default-split", "split"}
+    {
+        "arguments",
+        "unknown-option",
+        "invalid-choice",
+        "no-single-source",
+        "no-data",
+        "split-excluded",
+        "default-split",
+        "split",
+    }
 )
 _MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _BATCHES = ("micro_batch_size", "global_batch_size", "rampup_batch_size", "step_batch_size_schedule")
@@ -319,7 +328,7 @@ def _plan(launch: Launch, given: Mapping[str, Any]) -> ShardPlanOptions:
     if arguments.world_size is None and "world_size" in given:
         unknown = tuple(pair for pair in arguments.unknown if pair[0] != "world_size")
         arguments = replace(arguments, world_size=passed.pop("world_size"), unknown=unknown)
-    _require_numbers(arguments, launch.others)
+    _require_numbers(arguments)
     decided = _decided(arguments, launch.others)
     for field, declared in declared_options(ShardPlanOptions).items():
         if field in passed and field in decided:
@@ -358,7 +367,7 @@ def _plan(launch: Launch, given: Mapping[str, Any]) -> ShardPlanOptions:
     return _with_progress(options, arguments)
 
 
-def _require_numbers(arguments: LaunchArguments, others: Mapping[str, str]) -> None:
+def _require_numbers(arguments: LaunchArguments) -> None:
     """Raise an error for a number of the plan that is unknown, missing or invalid."""
     unknown = arguments.unknown_value(*_PLANNED)
     if unknown is None and arguments.world_size is None:
@@ -374,9 +383,8 @@ def _require_numbers(arguments: LaunchArguments, others: Mapping[str, str]) -> N
         unknown = Unknown("the command does not contain --micro-batch-size")
     if unknown is not None:
         raise UsageError(f"the plan of the job is unknown: {unknown.reason}", hint=_hint_of(unknown))
-    for finding in (*arguments.problems, *check_processes(arguments)):
-        is_rounded = finding.code == "batch-size" and "decrease_batch_size_if_needed" in others
-        if finding.severity == "error" and not is_rounded:
+    for finding in check_processes(arguments):
+        if finding.severity == "error":
             raise UsageError(finding.message, hint=finding.hint)
 
 
@@ -391,7 +399,7 @@ def _decided(arguments: LaunchArguments, others: Mapping[str, str]) -> dict[str,
     rampup = tuple(int(word) if word.replace("_", "").isdecimal() else word for word in words)
     schedule = arguments.step_batch_size_schedule
     batch = arguments.global_batch_size if schedule is None else None
-    rounds_down = "decrease_batch_size_if_needed" in others
+    rounds_down = arguments.decrease_batch_size_if_needed
     decided: dict[str, Any] = {
         "world_size": arguments.data_parallel_size if is_external else arguments.world_size,
         "data_parallel": None,

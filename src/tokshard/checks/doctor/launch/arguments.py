@@ -61,6 +61,7 @@ class LaunchArguments:
     micro_batch_size: int | None = None
     rampup_batch_size: tuple[str, ...] | None = None
     step_batch_size_schedule: str | None = None
+    decrease_batch_size_if_needed: bool = False
     eval_interval: int | None = None
     eval_iters: int | None = None
     eval_global_batch_size: int | None = None
@@ -221,6 +222,8 @@ def _unknown_world_size(written: str) -> Unknown:
 def _unknown_value(option: str, written: str) -> Unknown:
     if not written:
         return Unknown(f"{option} has no value in the text")
+    if written.startswith("--"):
+        return Unknown(f"{option} is absent, and {written} may stand for it", f"write {option}")
     if not _EXPANSION.search(written):
         return Unknown(f"{option} has the invalid value {written!r}", "correct the value")
     return Unknown.depending_on([written], f"{option} depends on {written}")

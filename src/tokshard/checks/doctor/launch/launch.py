@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.launchers import LAUNCHERS, world_size_of
-from tokshard.checks.doctor.launch.option_names import check_options
-from tokshard.checks.doctor.launch.options import parse_options
+from tokshard.checks.doctor.launch.option_names import check_options, intended_option
+from tokshard.checks.doctor.launch.options import TYPES, parse_options
 from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.values import Word
 from tokshard.core.formatting import listed
 
 _SHOWN_SCRIPTS = 5
+# Real commands have a third of them.
+_MOST_OPTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +92,15 @@ def launch_of_words(
         start = next((at for at, word in enumerate(words) if word.text.startswith("--")), len(words))
     parsed = parse_options(words[start:])
     # Without a program, the options may be those of a launcher.
-    is_complete = program is not None or start == 0
-    problems = (*parsed.problems, *(check_options(parsed.given) if is_complete else ()))
+    given = parsed.given[:_MOST_OPTIONS] if program is not None or start == 0 else []
     # mpirun separates several programs with a colon; their processes are one job.
     colons = [word for word in words[start:] if word.text == ":"]
     world = world_size_of((*wrappers, *before, *colons), variables or {})
     unknown = dict(parsed.unknown)
+    for name, _ in given:
+        attribute = (intended_option(name) or "").replace("-", "_")
+        if attribute in TYPES and attribute not in parsed.values:
+            unknown.setdefault(attribute, f"--{name}")
     if world.size is None and world.reason is not None:
         unknown["world_size"] = world.reason
     arguments = LaunchArguments(
@@ -103,7 +108,7 @@ def launch_of_words(
         world_size=world.size,
         unknown=tuple(unknown.items()),
         unseen=tuple(parsed.unseen),
-        problems=problems,
+        problems=(*parsed.problems, *check_options(given)),
     )
     return Launch(arguments=arguments, program=program, others=parsed.others, words=(*wrappers, *words))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
@@ -27,20 +27,22 @@ class KnownOptions:
 
     Attributes:
         choices: The choices of all options, by names without hyphens; none if an option takes any value.
-        training: The names of Megatron-LM's own training arguments.
+        training: Those of Megatron-LM's own training arguments.
     """
 
     choices: Mapping[str, frozenset[str]]
-    training: tuple[str, ...]
+    training: Mapping[str, frozenset[str]]
 
 
 @cache
 def known_options() -> KnownOptions:
     """Return the options of all versions of Megatron-LM and its forks."""
     text = Path(__file__).with_name("megatron_options.txt").read_text()
-    training, others = ([line.split() for line in part.splitlines()] for part in text.split("\n\n"))
-    choices = {name: frozenset(texts) for name, *texts in (*training, *others)}
-    return KnownOptions(choices, tuple(name for name, *_ in training))
+    choices = [
+        {name: frozenset(texts) for name, *texts in map(str.split, part.splitlines())}
+        for part in text.split("\n\n")
+    ]
+    return KnownOptions(choices[0] | choices[1], choices[0])
 
 
 def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Finding]:
@@ -53,17 +55,18 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
         >>> [finding.message for finding in check_options([("seq-lenght", Word("8")), ("bf16", None)])]
         ['--seq-lenght is not an option of Megatron; did you mean --seq-length?']
     """
-    choices_of = known_options().choices
+    known = known_options()
     with_underscores: dict[str, str] = {}
     others: dict[str, None] = {}
     for name, operand in dict(options).items():
-        if name in choices_of:
-            yield from _check_choice(name, operand, choices_of[name])
-        elif name.replace("_", "-") in choices_of:
-            with_underscores[f"--{name}"] = "--" + name.replace("_", "-")
+        intended = intended_option(name)
+        if intended == name.replace("_", "-"):
+            with_underscores[f"--{name}"] = f"--{intended}"
+        elif name in known.choices:
+            yield from _check_choice(name, operand, known.choices[name])
         elif _NAME.fullmatch(name) is None:
             continue
-        elif (intended := _intended(name)) is not None:
+        elif intended is not None:
             yield Finding(
                 "unknown-option",
                 "error",
@@ -93,21 +96,28 @@ def _check_choice(name: str, operand: Word | None, choices: frozenset[str]) -> I
     value = operand.text
     intended = next((choice for choice in sorted(choices) if choice.lower() == value.lower()), None)
     intended = intended or near_name(value, sorted(choices))
-    alternatives = listed(sorted(choices), _SHOWN_CHOICES)
-    yield Finding(
-        "invalid-choice",
-        "error",
-        f"--{name} must be {intended or f'one of {alternatives}'}, got {value!r}",
-        f"write --{name} {intended}" if intended else f"pass one of the choices of --{name}",
-    )
+    if intended is not None:
+        message = f"--{name} has no choice {value!r}; did you mean {intended}?"
+        yield Finding("invalid-choice", "error", message, f"write --{name} {intended}")
+        return
+    message = f"--{name} must be one of {listed(sorted(choices), _SHOWN_CHOICES)}, got {value!r}"
+    yield Finding("invalid-choice", "error", message, "correct the value")
 
 
-def _intended(name: str) -> str | None:
-    """Return the option that a name is a typing mistake or an abbreviation of, or None."""
+@lru_cache(4096)
+def intended_option(name: str) -> str | None:
+    """Return the option that a name is a typing mistake or an abbreviation of; None if it is none.
+
+    Example:
+        >>> intended_option("train_iters"), intended_option("train-iter"), intended_option("train-iters")
+        ('train-iters', 'train-iters', None)
+    """
     hyphenated = name.replace("_", "-")
-    if len(hyphenated) < _FEWEST_CHARACTERS:
-        return None
     options = known_options().training
+    if hyphenated in options and name not in options:
+        return hyphenated
+    if name in known_options().choices or len(name) < _FEWEST_CHARACTERS or not _NAME.fullmatch(name):
+        return None
     longer = [option for option in options if option.startswith(hyphenated)]
     last_words = [option for option in longer if "-" not in option.removeprefix(hyphenated)]
     of_data = [option for option in longer if option.replace("-", "_") in LaunchArguments.__slots__]

@@ -37,7 +37,7 @@ _NOT_JOBS = re.compile(
 )
 _TRAINS = re.compile(r"pretrain|train|finetune")
 
-_OTHER_NAMES = {
+_FORKS = {
     "deepspeed": "Megatron-DeepSpeed",
     "data_impl": "Megatron-DeepSpeed",
     "patch_tokenizer_type": "Pai-Megatron-Patch",
@@ -48,7 +48,6 @@ _WEIGHTED_SPLITS = re.compile(r"(?:train|valid|test)_weighted_split_paths(?:_pat
 _UNCHECKED = frozenset(
     {
         "data_efficiency_curriculum_learning",
-        "decrease_batch_size_if_needed",
         "hybrid_context_parallel",
         "iterations_to_skip",
         "object_storage_cache_path",
@@ -64,6 +63,7 @@ _UNCHECKED = frozenset(
 _UNCHECKED_ARGUMENTS = (
     "dataloader_defer_npy_index_mmap",
     "dataloader_fast_cache_load",
+    "decrease_batch_size_if_needed",
     "per_dataset_sequences_path",
 )
 
@@ -108,10 +108,13 @@ def unsupported_data(launch: Launch) -> Unsupported | None:
         return Unsupported(reason)
     if arguments.fim_data:
         return Unsupported("with --fim-data the files of the cache have other names", True)
-    for option, fork in _OTHER_NAMES.items():
-        if option in launch.others:
-            return Unsupported(f"the files of the cache have other names in {fork}", True)
-    return None
+    fork = fork_of(launch)
+    return None if fork is None else Unsupported(f"the files of the cache have other names in {fork}", True)
+
+
+def fork_of(launch: Launch) -> str | None:
+    """Return the fork of Megatron with other names of cache files that has the options of a job, or None."""
+    return next((fork for option, fork in _FORKS.items() if option in launch.others), None)
 
 
 def _other_data(launch: Launch) -> Iterator[str]:
@@ -122,8 +125,8 @@ def _other_data(launch: Launch) -> Iterator[str]:
         yield "with --sft the job reads conversations, not documents"
     if "perform_rl_step" in others:
         yield "with --perform-rl-step the job reads no dataset"
-    if arguments.dataloader_type not in (None, "single", "cyclic"):
-        yield f"with --dataloader-type {arguments.dataloader_type} the job reads no indexes"
+    if arguments.dataloader_type == "external":
+        yield "with --dataloader-type external the job reads no indexes"
     if any(_WEIGHTED_SPLITS.fullmatch(name) for name in others):
         yield "--train-weighted-split-paths and the like are Megatron-DeepSpeed's, and not read"
     if "train_data" in others or "valid_data" in others:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
 from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, SkippedCheck, Unknown
 from tokshard.core import megatron_rules
-from tokshard.core.findings import Finding
+from tokshard.core.findings import Finding, Severity
 from tokshard.core.megatron_rules import is_at_least, known_version
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import parse_split
@@ -49,12 +49,15 @@ _SIZES = (
 Result = Finding | SkippedCheck
 
 
-def check_arguments(launch: LaunchArguments, megatron: str | None = None) -> list[Result]:
+def check_arguments(
+    launch: LaunchArguments, megatron: str | None = None, *, is_fork: bool = False
+) -> list[Result]:
     """Check arguments that Megatron refuses or treats unexpectedly.
 
     Args:
         launch: The arguments of the job.
         megatron: The version of Megatron Core, if it is known.
+        is_fork: Whether the job's program is of a fork that has left Megatron before version 0.16.
 
     Returns:
         Findings, and the checks that were skipped because arguments are unknown.
@@ -68,33 +71,23 @@ def check_arguments(launch: LaunchArguments, megatron: str | None = None) -> lis
         ['context-parallel', 'no-data']
     """
     version = None if megatron is None else known_version(megatron)
-
-    def validation(launch: LaunchArguments) -> Iterator[Result]:
-        return _validation(launch, version)
-
-    rules: tuple[Callable[[LaunchArguments], Iterator[Result]], ...] = (
-        _reading,
-        _ranks,
-        _batches,
-        _schedules,
-        validation,
-        _sources,
-        _split_string,
-        _caches,
-    )
-    return [result for rule in rules for result in rule(launch)]
+    results = [*_reading(launch), *_ranks(launch), *_batches(launch), *_schedules(launch, version)]
+    if not is_fork:
+        results += (*_ramp_up(launch, version), *_validation(launch, version))
+    return [*results, *_sources(launch), *_split_string(launch), *_caches(launch)]
 
 
-def check_processes(launch: LaunchArguments) -> list[Finding]:
-    """Check the arguments that do not depend on the kind of the data: processes and batches.
+def check_processes(launch: LaunchArguments, megatron: str | None = None) -> list[Finding]:
+    """Check the arguments that do not depend on the kind of the data: options, processes and batches.
 
     Example:
         >>> launch = LaunchArguments(tensor_model_parallel_size=16, world_size=8, mock_data=True)
         >>> [finding.code for finding in check_processes(launch)]
         ['world-size']
     """
-    results = (result for rule in (_ranks, _batches, _schedules) for result in rule(launch))
-    return [result for result in results if isinstance(result, Finding) and result.severity == "error"]
+    results = (*_ranks(launch), *_batches(launch), *_schedules(launch, megatron))
+    errors = [result for result in results if isinstance(result, Finding) and result.severity == "error"]
+    return [*launch.problems, *errors]
 
 
 def unknown_sizes(launch: LaunchArguments) -> Unknown | None:
@@ -206,6 +199,8 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
     for option, batch, micro in pairs:
         if batch is None or micro is None or ranks is None or micro < 1:
             continue
+        if option == "--global-batch-size" and launch.decrease_batch_size_if_needed:
+            continue  # Megatron rounds it down
         if batch % (micro * ranks) and hidden is not None:  # more model-parallel ranks may divide it
             yield hidden.skipped("batch-size")
         elif batch % (micro * ranks):
@@ -218,7 +213,19 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
             )
 
 
-def _schedules(launch: LaunchArguments) -> Iterator[Result]:
+def _schedules(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
+    iterations, samples = launch.train_iters, launch.train_samples
+    # Megatron fills in the other one. From 0.17 on, jobs that do not train may have both.
+    is_free = launch.is_completed or (
+        launch.skip_train and (megatron is None or is_at_least(megatron, "0.17"))
+    )
+    if None not in (iterations, samples) and (iterations or samples) and not is_free:
+        yield Finding(
+            "schedule",
+            "error",
+            "--train-iters cannot be used with --train-samples: Megatron will not start",
+            "remove one of them",
+        )
     if launch.step_batch_size_schedule is not None:
         try:
             schedule = parse_step_schedule(launch.step_batch_size_schedule, launch.seq_length)
@@ -242,14 +249,27 @@ def _schedules(launch: LaunchArguments) -> Iterator[Result]:
                 "fewer than the schedule's: training may run out of samples",
                 "pass --train-samples instead of --train-iters",
             )
-    if launch.rampup_batch_size is not None and not launch.train_iters:
-        yield Finding(
-            "schedule",
-            "warning",
-            "--rampup-batch-size is ignored from Megatron 0.18 on; up to 0.17 it adds steps, and so more "
-            "samples of validation than are counted here",
-            "pass --train-iters as the job prints it",
+
+
+def _ramp_up(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
+    if launch.rampup_batch_size is None or (launch.is_completed and launch.train_iters):
+        return
+    is_ignored = megatron is not None and is_at_least(megatron, "0.18")
+    severity: Severity = "warning"
+    ignored = "--rampup-batch-size is ignored from Megatron 0.18 on"
+    hint = "pass --train-iters as the job prints it"
+    if is_ignored:
+        message, hint = ignored, "remove it"
+    elif launch.train_iters:
+        refused = "Megatron up to 0.17 does not start with both --rampup-batch-size and --train-iters"
+        severity = "warning" if megatron is None else "error"
+        message = refused if megatron else f"{ignored}, and {refused}"
+        hint = "remove --rampup-batch-size, or pass --train-samples instead of --train-iters"
+    else:
+        message = (
+            f"{ignored}; up to 0.17 it adds steps, and so more samples of validation than are counted here"
         )
+    yield Finding("schedule", severity, message, hint)
 
 
 def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
