@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+
 import pytest
 
+from support.command_line import INSTALLED
 from support.mixture_data import JOB_TOKENIZER, run, write_mixture
 
 COMMAND = ("torchrun", "--nproc-per-node", 8, "pretrain_gpt.py", "--seq-length", 16, "--micro-batch-size", 1)
@@ -66,3 +71,39 @@ def test_batch_size_that_megatron_rounds_down_is_no_error(workshop):
         run("doctor", *words, "--mock-data", "--train-iters", 9, "--decrease-batch-size-if-needed").returncode
         == 0
     )
+
+
+SCRIPT = """#!/bin/bash
+set -eu
+GBS=8
+ARGS=(--seq-length 16 --micro-batch-size 1 --global-batch-size $GBS --train-iters 9)
+{program} "${{ARGS[@]}}" --data-path "data/w e b" --save '$HOME' --eval-interval 5 --split 1,0,0
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "env", "processes"),
+    [
+        ("python pretrain_gpt.py", {"WORLD_SIZE": "4"}, 4),
+        ("python pretrain_gpt.py", {}, None),
+        ("", {"WORLD_SIZE": "8"}, 8),
+        ("torchrun --nproc-per-node 2 pretrain_gpt.py", {"WORLD_SIZE": "8"}, 2),
+        ("deepspeed pretrain_gpt.py", {"WORLD_SIZE": "8"}, None),
+    ],
+)
+def test_doctor_in_place_of_the_program_reads_the_words_of_the_users_shell(workshop, program, env, processes):
+    command = f"'{INSTALLED}' doctor --json -- {program}"
+    (workshop / "launch.sh").write_text(SCRIPT.format(program=command))
+    environment = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"} | env
+    done = subprocess.run(
+        ["bash", "launch.sh"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr  # the dataset does not exist
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert job["arguments"]["data_path"] == ["data/w e b"]
+    assert job["arguments"].get("world_size") == processes
+
+
+def test_one_option_is_no_path_of_a_script(workshop):
+    done = run("doctor", "--", "--mock-data")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -55,6 +55,7 @@ _DECISIVE = frozenset(
     {
         "arguments",
         "unknown-option",
+        "unset-variable",
         "invalid-choice",
         "no-single-source",
         "no-data",

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from tokshard.checks.doctor.job import doctor
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, parse_step_schedule
 from tokshard.checks.doctor.launch.programs import unsupported_data
-from tokshard.checks.doctor.launch.text import read_launch_words, read_launches
+from tokshard.checks.doctor.launch.text import choose_launches, read_launch_words, read_launches
 from tokshard.checks.doctor.launch.unknown import Unknown
+from tokshard.checks.doctor.shell.interpreter import read_shell
+from tokshard.checks.doctor.shell.state import ShellReading
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.samples.index.sizes import Sizes
 
@@ -114,6 +116,48 @@ def test_json_arguments_are_read():
 def test_an_arguments_file_may_have_many_lines():
     launch = read_launch("--seq-length 8\n--data-path\n  1 a\n  2 b\n\n--full-validation\n")
     assert launch == LaunchArguments(seq_length=8, data_path=("1", "a", "2", "b"), full_validation=True)
+
+
+LITERAL = [
+    "$HOME",
+    "a b",
+    "",
+    "*.bin",
+    "{a,b}",
+    "'q'",
+    '"',
+    "`id`",
+    "$(id)",
+    "\\",
+    "a;b",
+    "#",
+    "~",
+    "é\n",
+    "!",
+]
+
+
+@pytest.mark.parametrize("before", [[], ["pretrain_gpt.py"], ["torchrun", "pretrain_gpt.py"]])
+def test_words_of_a_command_are_literal(before):
+    launch = read_words([*before, "--data-path", *LITERAL, "--split", "$X", "--save", "$(id)"])
+    assert (launch.data_path, launch.split) == (tuple(LITERAL), "$X")
+    assert (launch.unknown, launch.unseen, launch.problems) == ((), (), ())
+
+
+def test_arguments_alone_are_read_without_a_program():
+    (launch,) = read_launch_words(["--seq-length", "8", "--data-path", "a", '"$@"', "--seed", "1"])
+    assert (launch.program, launch.arguments.seq_length, launch.arguments.seed) == (None, 8, 1)
+    assert (launch.arguments.data_path, launch.arguments.unseen) == (("a",), ("$@",))
+
+
+def test_unset_variable_of_a_script_is_an_error_of_its_jobs():
+    commands = read_shell("torchrun pretrain_gpt.py --seed 1\ntorchrun pretrain_gpt.py --seed 2").commands
+    launches = choose_launches(ShellReading(commands, problems=((7, "GSB", "GBS"),)), {}, "x.sh")
+    for launch in launches:
+        (problem,) = launch.arguments.problems
+        assert (problem.code, problem.severity) == ("unset-variable", "error")
+        assert problem.message == "line 7: $GSB is not set, and set -u stops the script; did you mean $GBS?"
+    assert len(launches) == 2
 
 
 def twin() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import replace
 
@@ -41,8 +42,14 @@ def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
     if (call := script_call(words)) is not None:
         path, *parameters = call
         return _read_file(path, parameters, variables)
-    if len(words) != 1:
-        return read_launch_words(words, variables)
+    is_option = words[0].startswith("--") and not re.search(r"\s", words[0])
+    if len(words) != 1 or is_option:
+        # The launcher of a script in which doctor takes the place of the program has set it.
+        is_program = re.match(r"--|(?:.*/)?python[0-9.]*$|.*\.py$", words[0])
+        environment = (
+            {"WORLD_SIZE": os.environ["WORLD_SIZE"]} if is_program and "WORLD_SIZE" in os.environ else {}
+        )
+        return read_launch_words(words, environment | variables)
     (text,) = words
     if is_file(text):
         return _read_file(text, None, variables)

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -24,6 +24,7 @@ from tokshard.checks.doctor.launch.programs import (
 from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.interpreter import read_shell
 from tokshard.checks.doctor.shell.state import ShellCommand, ShellReading
+from tokshard.checks.doctor.shell.values import Word
 from tokshard.core.findings import Finding
 from tokshard.core.json_text import parse_json_object
 from tokshard.errors import UsageError
@@ -110,18 +111,30 @@ def read_launches(
     reading = ShellReading(commands)
     if not commands:
         reading = read_shell(text, parameters=parameters, variables=variables, path=path)
-    return _choose(reading, variables or {}, name)
+    return choose_launches(reading, variables or {}, name)
 
 
 def read_launch_words(words: Sequence[str], variables: Mapping[str, str] | None = None) -> tuple[Launch, ...]:
-    """Read the words of one launch command, as a shell passes them.
+    """Read the words of one launch command, or of its arguments alone, as a shell passes them.
+
+    Words are literal, but a pasted ``"$@"`` or ``${NAME[@]}`` that no shell has replaced is unknown.
 
     Raises:
         UsageError: It contains no launch command.
     """
-    # A pasted ``"$@"`` that no shell has replaced is one here, too.
+    if words[0].startswith("--"):
+        command = ShellCommand(tuple(map(_literal_word, words)), (), 1)
+        return choose_launches(ShellReading((command,)), variables or {}, "the command")
+    # A shell may be one of the words: srun bash -c "..."
     text = " ".join(word if _ALL_WORDS.fullmatch(word) else shlex.quote(word) for word in words)
-    return _choose(read_shell(text, variables=variables), variables or {}, "the command")
+    return choose_launches(read_shell(text, variables=variables), variables or {}, "the command")
+
+
+def _literal_word(text: str) -> Word:
+    if _ALL_WORDS.fullmatch(text) is None:
+        return Word(text)
+    expansion = text.strip('"')
+    return Word(expansion, (expansion,), is_open=True)
 
 
 def _of_trace(text: str) -> tuple[ShellCommand, ...]:
@@ -133,16 +146,23 @@ def _of_trace(text: str) -> tuple[ShellCommand, ...]:
     return tuple(commands)
 
 
-def _choose(reading: ShellReading, variables: Mapping[str, str], name: str) -> tuple[Launch, ...]:
+def choose_launches(reading: ShellReading, variables: Mapping[str, str], name: str) -> tuple[Launch, ...]:
+    """Return the launch commands among those that a script runs.
+
+    Raises:
+        UsageError: There are none, or it is unknown which of several runs.
+    """
     commands = reading.commands
     if commands and commands[0].words and commands[0].words[0].text.startswith("--"):
         # A file of options, on one line or on many.
         commands = (ShellCommand(tuple(word for command in commands for word in command.words), (), 1),)
     found: dict[object, Launch] = {}
+    unset = tuple(_unset_variables(reading))
     for command in commands:
         launch = launch_of_words(command.words, command.wrappers, {**dict(command.scheduler), **variables})
         if not _is_job(launch):
             continue
+        launch = _with_problems(launch, unset)
         reasons = " and ".join(dict.fromkeys(chain.from_iterable(command.conditions)))
         undecided = ((command.line, reasons),) if reasons else ()
         launch = replace(
@@ -187,10 +207,23 @@ def _without_lost_options(launches: Sequence[Launch]) -> list[Launch]:
             f"line {launch.line} begins with {launch.words[0].text}: the shell runs it as another command",
             "end the line before it with a backslash, without spaces after it and without an empty line",
         )
-        arguments = kept[-1].arguments
-        problems = (*arguments.problems, problem)
-        kept[-1] = replace(kept[-1], arguments=replace(arguments, problems=problems))
+        kept[-1] = _with_problems(kept[-1], (problem,))
     return kept
+
+
+def _with_problems(launch: Launch, problems: tuple[Finding, ...]) -> Launch:
+    arguments = launch.arguments
+    return replace(launch, arguments=replace(arguments, problems=(*arguments.problems, *problems)))
+
+
+def _unset_variables(reading: ShellReading) -> Iterator[Finding]:
+    for line, name, intended in reading.problems:
+        yield Finding(
+            "unset-variable",
+            "error",
+            f"line {line}: ${name} is not set, and set -u stops the script; did you mean ${intended}?",
+            f"write ${intended}, or pass --set {name}=VALUE",
+        )
 
 
 def _is_job(launch: Launch) -> bool:

@@ -61,15 +61,18 @@ class ShellCommand:
 
 @dataclass(frozen=True, slots=True)
 class ShellReading:
-    """What a script runs.
+    """Result of reading a script.
 
     Attributes:
         commands: The commands that it runs, in order.
-        unread: Scripts that the script runs or sources and that are not here.
+        unread: Scripts that it runs or sources and that do not exist on this machine.
+        problems: Variables that are not set although ``set -u`` is in effect, and that have the name of
+            another but for a typing mistake: the line, the name, and the near name.
     """
 
     commands: tuple[ShellCommand, ...]
     unread: tuple[str, ...] = ()
+    problems: tuple[tuple[int, str, str], ...] = ()
 
 
 @dataclass(slots=True)
