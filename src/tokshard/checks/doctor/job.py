@@ -17,8 +17,8 @@ from tokshard.checks.doctor.causes import Causes
 from tokshard.checks.doctor.forecast import Forecast, forecast_of, forecast_splits, is_blend, prefixes_of
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.launch import Launch
-from tokshard.checks.doctor.launch.programs import fork_of, unchecked_options, unsupported_data
-from tokshard.checks.doctor.launch.rules import Result, check_arguments, check_processes, unknown_names
+from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
+from tokshard.checks.doctor.launch.rules import Result, check_launch, unknown_names
 from tokshard.checks.doctor.launch.source import is_file, read_job, script_call
 from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.checks.doctor.lookups import (
@@ -113,11 +113,7 @@ def diagnose(
     results: list[Result] = list(_of_launch(launch))
     if unsupported is not None:
         results.append(SkippedCheck("cache" if is_checked else "data", unsupported.reason))
-    is_fork = fork_of(launch) is not None
-    if is_checked:
-        results += check_arguments(arguments, version, is_fork=is_fork)
-    else:
-        results += check_processes(arguments, version)
+    results += check_launch(launch, version)
     paths = PathMapping(path_as)
     forecast = forecast_of(arguments, version, paths) if is_checked else Forecast()
     results += forecast.results

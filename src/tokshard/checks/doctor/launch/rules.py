@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
+from tokshard.checks.doctor.launch.launch import Launch
+from tokshard.checks.doctor.launch.programs import fork_of, unsupported_data
 from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, SkippedCheck, Unknown
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding, Severity
@@ -47,6 +49,22 @@ _SIZES = (
 
 
 Result = Finding | SkippedCheck
+
+
+def check_launch(launch: Launch, megatron: str | None = None) -> list[Result]:
+    """Check the arguments of a launch command: all of them if the job reads GPT's samples.
+
+    Args:
+        launch: The launch command.
+        megatron: The version of Megatron Core, if it is known.
+
+    Raises:
+        UsageError: The version is not known.
+    """
+    unsupported = unsupported_data(launch)
+    if unsupported is None or unsupported.has_other_names_only:
+        return check_arguments(launch.arguments, megatron, is_fork=fork_of(launch) is not None)
+    return [*check_processes(launch.arguments, megatron)]
 
 
 def check_arguments(
