@@ -101,11 +101,11 @@ def launch_of_words(
         attribute = (intended_option(name) or "").replace("-", "_")
         if attribute in TYPES and attribute not in parsed.values:
             unknown.setdefault(attribute, f"--{name}")
-    if world.size is None and world.reason is not None:
-        unknown["world_size"] = world.reason
+    if isinstance(world, str):
+        unknown["world_size"] = world
     arguments = LaunchArguments(
         **parsed.values,
-        world_size=world.size,
+        world_size=world if isinstance(world, int) else None,
         unknown=tuple(unknown.items()),
         unseen=tuple(parsed.unseen),
         problems=(*parsed.problems, *check_options(given)),
