@@ -15,7 +15,12 @@ from tokshard.checks.doctor.forecast import (
     local_recipe,
     prefixes_of,
 )
-from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
+from tokshard.checks.doctor.launch.arguments import (
+    MODEL_SIZES,
+    LaunchArguments,
+    option_of,
+    parse_step_schedule,
+)
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
 from tokshard.checks.doctor.launch.rules import (
@@ -64,12 +69,11 @@ _DECISIVE = frozenset(
         "split",
     }
 )
-_MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _BATCHES = ("micro_batch_size", "global_batch_size", "rampup_batch_size", "step_batch_size_schedule")
 _STEPS = ("train_iters", "train_samples", "phase_transition_iterations")
 _SAMPLERS = ("dataloader_type", "no_data_sharding")
 _EVALUATION = ("eval_global_batch_size", "eval_micro_batch_size", "full_validation")
-_PLANNED = (*_MODEL_SIZES, *_BATCHES, *_STEPS, *_EVALUATION, "seq_length", *_SAMPLERS)
+_PLANNED = (*MODEL_SIZES, *_BATCHES, *_STEPS, *_EVALUATION, "seq_length", *_SAMPLERS)
 # Modes by --dataloader-type; an external loader decides itself.
 _MODES = {None: "single", "single": "single", "cyclic": "cyclic", "external": None}
 # Options that change batches or the order of samples in a way that plans do not have.
@@ -376,7 +380,7 @@ def _require_numbers(arguments: LaunchArguments) -> None:
         is_expansion = unknown.has_parameters or unknown.variables not in {(), NO_WORLD_SIZE.variables}
         hint = f"{_hint_of(unknown)}, or --world-size N" if is_expansion else "pass --world-size N"
         unknown = replace(unknown, hint=hint, has_parameters=False)
-    has_sizes = any(getattr(arguments, name) is not None for name in _MODEL_SIZES)
+    has_sizes = any(getattr(arguments, name) is not None for name in MODEL_SIZES)
     has_steps = arguments.train_iters or arguments.train_samples
     if unknown is None and not (has_sizes and has_steps and arguments.micro_batch_size):
         unknown = arguments.hidden_arguments()
@@ -393,7 +397,7 @@ def _decided(arguments: LaunchArguments, others: Mapping[str, str]) -> dict[str,
     """Return the options of a plan that a launch command decides, by fields."""
     is_external = arguments.dataloader_type == "external"
     # Megatron itself passes what an external loader reads on to the other ranks of a replica.
-    sizes = [1 if is_external else getattr(arguments, name) or 1 for name in _MODEL_SIZES]
+    sizes = [1 if is_external else getattr(arguments, name) or 1 for name in MODEL_SIZES]
     tensor, pipeline, context = sizes
     # ShardPlanOptions refuses words that are no numbers.
     words = arguments.rampup_batch_size or ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, fields, replace
 
@@ -15,17 +16,21 @@ _EXPANSION = re.compile(r"[$`<*?\[{~]")
 _SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
+DATA_ARGUMENTS = (
+    "data_path",
+    "data_args_path",
+    "train_data_path",
+    "valid_data_path",
+    "test_data_path",
+    "per_split_data_args_path",
+)
+MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 NO_OPTIONS = frozenset({"unknown", "unseen", "problems", "world_size", "iteration", "is_completed"})
 """Attributes of :class:`LaunchArguments` that no option of Megatron sets."""
 
 
 def option_of(name: str) -> str:
-    """Return the option that sets an argument.
-
-    Example:
-        >>> option_of("data_path")
-        '--data-path'
-    """
+    """Return the option that sets an argument."""
     return "--" + name.replace("_", "-")
 
 
@@ -136,15 +141,7 @@ class LaunchArguments:
     @property
     def model_parallel_size(self) -> int:
         """Ranks that work on the same samples: tensor, pipeline and context parallel."""
-        sizes = (
-            self.tensor_model_parallel_size,
-            self.pipeline_model_parallel_size,
-            self.context_parallel_size,
-        )
-        product = 1
-        for size in sizes:
-            product *= size or 1
-        return product
+        return math.prod(getattr(self, name) or 1 for name in MODEL_SIZES)
 
     @property
     def sequence_length(self) -> int | None:
@@ -207,6 +204,18 @@ class LaunchArguments:
         return None
 
 
+def _kind(annotation: str) -> str:
+    return "list" if annotation.startswith("tuple") else annotation.partition(" |")[0]
+
+
+KINDS = {
+    argument.name: _kind(str(argument.type))
+    for argument in fields(LaunchArguments)
+    if argument.name not in NO_OPTIONS
+}
+"""The arguments that options set, and the kinds of their values: bool, int, float, str or list."""
+
+
 def _unknown_world_size(written: str) -> Unknown:
     if written.isalpha():
         reason = f"the number of processes depends on the configuration of {written}"
@@ -249,7 +258,7 @@ def parse_step_schedule(text: str, sequence_length: int | None) -> list[tuple[in
         first, _, batch = entry.partition(":")
         try:
             pairs.append((_scaled(first) // (sequence_length or 1), _scaled(batch)))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise UsageError(
                 f"--step-batch-size-schedule must be pairs such as 250B:1536, got {entry!r}"
             ) from None

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.launch.arguments import KINDS, LaunchArguments
 from tokshard.checks.doctor.launch.launchers import LAUNCHERS, world_size_of
 from tokshard.checks.doctor.launch.option_names import check_options, intended_option
-from tokshard.checks.doctor.launch.options import TYPES, parse_options
+from tokshard.checks.doctor.launch.options import parse_options
 from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.values import Word
 from tokshard.core.formatting import listed
@@ -99,7 +99,7 @@ def launch_of_words(
     unknown = dict(parsed.unknown)
     for name, _ in given:
         attribute = (intended_option(name) or "").replace("-", "_")
-        if attribute in TYPES and attribute not in parsed.values:
+        if attribute in KINDS and attribute not in parsed.values:
             unknown.setdefault(attribute, f"--{name}")
     if isinstance(world, str):
         unknown["world_size"] = world

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tokshard.checks.doctor.launch.arguments import NO_OPTIONS, LaunchArguments, option_of
+from tokshard.checks.doctor.launch.arguments import KINDS, option_of
 from tokshard.checks.doctor.shell.values import Word, word_of
 from tokshard.core.findings import Finding
 
-_FLAG, _ONE, _LIST = "flag", "one", "list"
 _OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _SEVERAL_WORDS = re.compile(r"\s*(?:[0-9.]+|--\S*)\s+\S")
@@ -45,27 +44,9 @@ class ParsedOptions:
     given: list[tuple[str, Word | None]] = field(default_factory=list)
 
 
-def _kinds() -> Mapping[str, str]:
-    kinds = {}
-    for attribute in fields(LaunchArguments):
-        if attribute.name not in NO_OPTIONS:
-            text = str(attribute.type)
-            kinds[attribute.name] = _FLAG if text == "bool" else _LIST if text.startswith("tuple") else _ONE
-    return kinds
-
-
-_KINDS = _kinds()
-TYPES = {attribute.name: str(attribute.type) for attribute in fields(LaunchArguments)}
-"""The types of the attributes of :class:`LaunchArguments`, as they are written."""
-
-
-ALIASES = {"special_tokens": "tokenizer_special_tokens", "metadata_path": "tokenizer_metadata"}
-"""Names in Megatron's namespace that differ from those of the options."""
-
-
 def count_options(words: Sequence[Word]) -> int:
     """Return the number of options about data in a command."""
-    return sum(_attribute(word) is not None for word in words)
+    return sum(_attribute(word.text) is not None for word in words)
 
 
 def parse_options(words: Sequence[Word]) -> ParsedOptions:
@@ -82,16 +63,16 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
     while at < len(words):
         word = words[at]
         operands = list(_operands(words, at))
-        attribute = _attribute(word)
+        attribute = _attribute(word.text)
         name = word.text[2:].partition("=")[0]
         if word.text == ":":  # another program of mpirun
             break
         if word.text.startswith("--") and word.text != "--":
             parsed.given.append((name, operands[0] if operands else None))
         if attribute is not None:
-            is_complete = _KINDS[attribute] != _LIST or "=" in word.text
+            is_complete = KINDS[attribute] != "list" or "=" in word.text
             _set(parsed, attribute, operands)
-        elif _is_hidden(word):
+        elif word.is_open or word.text in _ELLIPSES:
             _add_hidden(parsed, word)
         elif word.text == "--":
             surplus += [word.text for word in words[at:]]
@@ -125,7 +106,7 @@ def _add_hidden(parsed: ParsedOptions, word: Word) -> None:
 
 
 def _is_surplus(word: Word, *, is_complete: bool) -> bool:
-    # A word after the only value of an option, or several options in one word.
+    """Return whether a word follows the only value of an option, or contains several options."""
     name = word.text.partition("=")[0]
     is_quoted = name.startswith("--") and re.search(r"\s", name) is not None
     return not word.unknown and (is_quoted or (is_complete and not _is_option(word.text)))
@@ -133,9 +114,9 @@ def _is_surplus(word: Word, *, is_complete: bool) -> bool:
 
 def _problems_of_words(words: Sequence[Word], surplus: Sequence[str]) -> Iterator[Finding]:
     if surplus:
-        told = " ".join(map(shlex.quote, surplus))
+        texts = _short(" ".join(map(shlex.quote, surplus)))
         hint = "remove it, put a value with spaces in quotes, or remove the quotes around several options"
-        message = f"no option takes {_short(told)}: Megatron does not start with unrecognized arguments"
+        message = f"no option takes {texts}: Megatron does not start with unrecognized arguments"
         yield Finding("arguments", "error", message, hint)
     for word in words:
         if _TYPOGRAPHIC.search(word.text):
@@ -147,16 +128,10 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-def _attribute(word: Word) -> str | None:
-    if not word.text.startswith("--"):
-        return None
-    name = word.text[2:].partition("=")[0]
+def _attribute(text: str) -> str | None:
+    name = text[2:].partition("=")[0]
     attribute = name.replace("-", "_")
-    return attribute if attribute in _KINDS and "_" not in name else None
-
-
-def _is_hidden(word: Word) -> bool:
-    return word.is_open or word.text in _ELLIPSES
+    return attribute if text.startswith("--") and attribute in KINDS and "_" not in name else None
 
 
 def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
@@ -166,15 +141,13 @@ def _operands(words: Sequence[Word], at: int) -> Iterator[Word]:
     if separator:
         yield Word(value, words[at].unknown)
         return
-    kind = _KINDS.get(name[2:].replace("-", "_"), _LIST)
-    if kind == _FLAG:
-        return
-    is_known = name[2:].replace("-", "_") in _KINDS
+    kind = KINDS.get(name[2:].replace("-", "_"))
     for number in range(at + 1, len(words)):
-        if _ends_operands(words, number, is_first=number == at + 1, is_known=is_known):
+        is_first = number == at + 1
+        if kind == "bool" or _ends_operands(words, number, is_first=is_first, is_known=kind is not None):
             return
         yield words[number]
-        if kind != _LIST:
+        if kind not in {None, "list"}:
             return
 
 
@@ -185,9 +158,9 @@ def _ends_operands(words: Sequence[Word], at: int, *, is_first: bool, is_known: 
     if word.is_open and word.choices():
         return _begins_with_option(words[at:])
     looks_like_options = _NAME_OF_ARGUMENTS.search(word.text) is not None
-    return word.is_open and (
-        looks_like_options and not is_first if is_known else looks_like_options or not is_first
-    )
+    if is_known:
+        return word.is_open and looks_like_options and not is_first
+    return word.is_open and (looks_like_options or not is_first)
 
 
 def _begins_with_option(words: Sequence[Word]) -> bool:
@@ -206,20 +179,19 @@ def _is_option(text: str) -> bool:
 
 
 def _set(parsed: ParsedOptions, attribute: str, words: Sequence[Word]) -> None:
+    option, kind = option_of(attribute), KINDS[attribute]
     parsed.values.pop(attribute, None)
     parsed.unknown.pop(attribute, None)
-    if _KINDS[attribute] == _FLAG:
-        parsed.values[attribute] = True
-        return
     for word in words:
         if word.unknown:
             parsed.unknown[attribute] = word.unknown[0]
             return
         if attribute.endswith("data_path") and _SEVERAL_WORDS.match(word.text):
-            option = option_of(attribute)
             message = f"Megatron reads {_short(repr(word.text))} as one path prefix of {option}"
             parsed.problems.append(Finding("arguments", "error", message, "remove the quotes around it"))
-    if _KINDS[attribute] == _LIST:
+    if kind == "bool":
+        parsed.values[attribute] = True
+    elif kind == "list":
         parsed.values[attribute] = tuple(word.text for word in words)
     elif not words:
         parsed.unknown[attribute] = ""
@@ -228,16 +200,15 @@ def _set(parsed: ParsedOptions, attribute: str, words: Sequence[Word]) -> None:
 
 
 def _set_one(parsed: ParsedOptions, attribute: str, text: str) -> None:
-    kind = TYPES[attribute].partition(" |")[0]
-    convert = {"int": int, "float": float}.get(kind, str)
+    kind, option = KINDS[attribute], option_of(attribute)
     try:
-        parsed.values[attribute] = convert(text)
+        parsed.values[attribute] = {"int": int, "float": float}.get(kind, str)(text)
     except ValueError:
         parsed.unknown[attribute] = text
-        wanted, hint = (
+        expected, hint = (
             ("an integer", "write all digits: Megatron does not accept 1e6 or 1M here")
             if kind == "int"
             else ("a number", "write a number such as 0.005")
         )
-        message = f"{option_of(attribute)} must be {wanted}, got {text!r}"
+        message = f"{option} must be {expected}, got {text!r}"
         parsed.problems.append(Finding("arguments", "error", message, hint))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokshard.checks.doctor.launch.arguments import LaunchArguments, option_of, parse_step_schedule
+from tokshard.checks.doctor.launch.arguments import (
+    DATA_ARGUMENTS,
+    MODEL_SIZES,
+    LaunchArguments,
+    option_of,
+    parse_step_schedule,
+)
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import fork_of, unsupported_data
 from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, SkippedCheck, Unknown
@@ -16,14 +22,6 @@ from tokshard.samples.index.splits import parse_split
 
 # Options with which a job reads other data than its data arguments name.
 _OTHER_DATA = ("mock_data", "sft")
-DATA_ARGUMENTS = (
-    "data_path",
-    "data_args_path",
-    "train_data_path",
-    "valid_data_path",
-    "test_data_path",
-    "per_split_data_args_path",
-)
 _INDEXING = (
     "split",
     "data_cache_path",
@@ -34,7 +32,6 @@ _INDEXING = (
 )
 _TOKENIZER = ("tokenizer_model", "vocab_file", "merge_file", "chat_template", "tokenizer_special_tokens")
 _NULL_IDS = ("null_tokenizer_eod_id", "null_tokenizer_pad_id")
-_MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _SIZES = (
     "train_iters",
     "train_samples",
@@ -112,7 +109,7 @@ def unknown_sizes(launch: LaunchArguments) -> Unknown | None:
     """Return the value that the numbers of samples depend on; None if all arguments for them are known."""
     names: tuple[str, ...] = (*_SIZES, "global_batch_size")
     if launch.global_batch_size is None:
-        names += ("micro_batch_size", "world_size", *_MODEL_SIZES)
+        names += ("micro_batch_size", "world_size", *MODEL_SIZES)
     unknown = launch.unknown_value(*names)
     if unknown is not None:
         return unknown
@@ -177,7 +174,7 @@ def _ranks(launch: LaunchArguments) -> Iterator[Result]:
     if launch.is_completed and launch.world_size is None:
         return
     model, world = launch.model_parallel_size, launch.world_size
-    unknown = launch.unknown_value("world_size", *_MODEL_SIZES)
+    unknown = launch.unknown_value("world_size", *MODEL_SIZES)
     if unknown is None and world is None:
         unknown = NO_WORLD_SIZE
     if unknown is not None:
@@ -193,7 +190,7 @@ def _ranks(launch: LaunchArguments) -> Iterator[Result]:
 
 
 def _batches(launch: LaunchArguments) -> Iterator[Result]:
-    unknown = launch.unknown_value("global_batch_size", "micro_batch_size", "world_size", *_MODEL_SIZES)
+    unknown = launch.unknown_value("global_batch_size", "micro_batch_size", "world_size", *MODEL_SIZES)
     if unknown is None and launch.global_batch_size is not None:
         if launch.micro_batch_size is None:
             unknown = launch.hidden_arguments()
@@ -203,9 +200,7 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
         yield unknown.skipped("batch-size")
         return
     ranks = launch.data_parallel_size
-    hidden = (
-        launch.hidden_arguments() if any(getattr(launch, name) is None for name in _MODEL_SIZES) else None
-    )
+    hidden = launch.hidden_arguments() if any(getattr(launch, name) is None for name in MODEL_SIZES) else None
     pairs = (
         ("--global-batch-size", launch.global_batch_size, launch.micro_batch_size),
         (

@@ -12,9 +12,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from tokshard.checks.doctor.launch.arguments import NO_OPTIONS, LaunchArguments
+from tokshard.checks.doctor.launch.arguments import KINDS, LaunchArguments
 from tokshard.checks.doctor.launch.launch import Launch, launch_of_words
-from tokshard.checks.doctor.launch.options import ALIASES, TYPES, count_options
+from tokshard.checks.doctor.launch.options import count_options
 from tokshard.checks.doctor.launch.programs import (
     is_other_program,
     is_training_program,
@@ -32,7 +32,9 @@ from tokshard.storage.reading import read_small_file
 
 _ALL_WORDS = re.compile(r'("?)(?:\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\})\1')
 _LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
-_ATTRIBUTES = (frozenset(TYPES) - NO_OPTIONS) | {"world_size", "iteration"}
+_KINDS = KINDS | {"world_size": "int", "iteration": "int"}
+# Names in Megatron's namespace that differ from those of the options.
+_ALIASES = {"special_tokens": "tokenizer_special_tokens", "metadata_path": "tokenizer_metadata"}
 _IN_SCRIPT = re.compile(r"\s*(?:#|echo |printf )")
 _FEWEST_PRINTED = 2
 _MAX_COMMAND_CHARACTERS = 1 << 20
@@ -103,7 +105,7 @@ def read_launches(
         if (match := _LOG_LINE.search(line)) and not _IN_SCRIPT.match(line)
     ]
     printed: dict[str, str] = {match[1]: match[2] for match in lines}
-    if len(printed.keys() & _ATTRIBUTES) >= _FEWEST_PRINTED:
+    if len(printed.keys() & _KINDS.keys()) >= _FEWEST_PRINTED:
         return (_of_values({key: _literal(value.strip()) for key, value in printed.items()}, name),)
     if path is not None and path.endswith((".yaml", ".yml")):
         return (_of_yaml(text, name),)
@@ -313,8 +315,8 @@ def _of_values(values: Mapping[str, Any], name: str) -> Launch:
     # None and unknown names count as not given.
     given: dict[str, Any] = {}
     for key, value in values.items():
-        attribute = ALIASES.get(key, key)
-        if attribute in _ATTRIBUTES and value is not None:
+        attribute = _ALIASES.get(key, key)
+        if attribute in _KINDS and value is not None:
             given[attribute] = _checked(attribute, value)
     if values.get("no_data_sharding") is None and values.get("data_sharding") is False:
         given["no_data_sharding"] = True
@@ -323,23 +325,22 @@ def _of_values(values: Mapping[str, Any], name: str) -> Launch:
     others = {
         key: "" if value is True else str(value)
         for key, value in values.items()
-        if ALIASES.get(key, key) not in _ATTRIBUTES and value not in (None, False, [])
+        if _ALIASES.get(key, key) not in _KINDS and value not in (None, False, [])
     }
     return Launch(arguments=LaunchArguments(**given, is_completed=True), others=others)
 
 
 def _checked(attribute: str, value: Any) -> Any:
-    wanted = TYPES[attribute]
-    if wanted.startswith("tuple") and isinstance(value, list | tuple):
+    kind = _KINDS[attribute]
+    is_list, is_bool = isinstance(value, list | tuple), isinstance(value, bool)
+    if kind == "list" and is_list:
         return tuple(map(str, value))
-    if wanted.startswith("str") and isinstance(value, list | tuple):  # phase_transition_iterations, parsed
+    if kind == "str" and is_list:  # phase_transition_iterations, parsed
         return ",".join(map(str, value))
-    if wanted == "bool" and isinstance(value, bool):
+    if (kind == "bool" and is_bool) or (kind == "int" and type(value) is int):
         return value
-    if wanted.startswith("int") and type(value) is int:
-        return value
-    if wanted.startswith("float") and isinstance(value, int | float) and not isinstance(value, bool):
+    if kind == "float" and isinstance(value, int | float) and not is_bool:
         return float(value)
-    if wanted.startswith("str") and not isinstance(value, bool | dict):
+    if kind == "str" and not isinstance(value, bool | dict):
         return str(value)
-    raise UsageError(f"{attribute} must be {wanted.partition(' |')[0]}, got {value!r}")
+    raise UsageError(f"{attribute} must be {kind}, got {value!r}")
