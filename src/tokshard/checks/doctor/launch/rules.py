@@ -44,7 +44,6 @@ _SIZES = (
     "phase_transition_iterations",
 )
 
-
 Result = Finding | SkippedCheck
 
 
@@ -61,7 +60,7 @@ def check_launch(launch: Launch, megatron: str | None = None) -> list[Result]:
     unsupported = unsupported_data(launch)
     if unsupported is None or unsupported.has_other_names_only:
         return check_arguments(launch.arguments, megatron, is_fork=fork_of(launch) is not None)
-    return [*check_processes(launch.arguments, megatron)]
+    return [*check_processes(launch.arguments, None if megatron is None else known_version(megatron))]
 
 
 def check_arguments(
@@ -152,78 +151,66 @@ def has_data(launch: LaunchArguments) -> bool:
 
 def _reading(launch: LaunchArguments) -> Iterator[Result]:
     yield from launch.problems
-    if (unknown := launch.hidden_arguments()) is not None:
-        yield unknown.skipped("arguments")
+    if (hidden := launch.hidden_arguments()) is not None:
+        yield hidden.skipped("arguments")
     for name, written in launch.unknown:
         if not written:
             yield SkippedCheck("arguments", f"{option_of(name)} has no value in the text", "add the value")
 
 
 def _ranks(launch: LaunchArguments) -> Iterator[Result]:
-    length, context = launch.sequence_length, launch.context_parallel_size or 1
+    length, chunks = launch.sequence_length, 2 * (launch.context_parallel_size or 1)
     unknown = launch.unknown_value("seq_length", "encoder_seq_length", "context_parallel_size")
     if unknown is not None:
         yield unknown.skipped("context-parallel")
-    elif length is not None and context > 1 and length % (2 * context):
-        yield Finding(
-            "context-parallel",
-            "error",
-            f"the sequence length must be divisible by {2 * context} (2 x context parallel), got {length}",
-            f"use a multiple of {2 * context}: each context-parallel rank reads two chunks of a sequence",
-        )
-    if launch.is_completed and launch.world_size is None:
-        return
+    elif length is not None and chunks > 2 and length % chunks:
+        message = f"the sequence length must be divisible by {chunks} (2 x context parallel), got {length}"
+        hint = f"use a multiple of {chunks}: each context-parallel rank reads two chunks of a sequence"
+        yield Finding("context-parallel", "error", message, hint)
     model, world = launch.model_parallel_size, launch.world_size
+    if launch.is_completed and world is None:
+        return
     unknown = launch.unknown_value("world_size", *MODEL_SIZES)
-    if unknown is None and world is None:
-        unknown = NO_WORLD_SIZE
-    if unknown is not None:
-        yield unknown.skipped("world-size")
-    elif world is not None and world % model:
-        yield Finding(
-            "world-size",
-            "error",
-            f"the number of processes must be divisible by {model} (tensor x pipeline x context), "
-            f"got {world}",
-            f"start a multiple of {model} processes, or change the parallel sizes",
-        )
+    if unknown is not None or world is None:
+        yield (unknown or NO_WORLD_SIZE).skipped("world-size")
+    elif world % model:
+        sizes = f"{model} (tensor x pipeline x context)"
+        message = f"the number of processes must be divisible by {sizes}, got {world}"
+        hint = f"start a multiple of {model} processes, or change the parallel sizes"
+        yield Finding("world-size", "error", message, hint)
 
 
 def _batches(launch: LaunchArguments) -> Iterator[Result]:
+    batch, micro = launch.global_batch_size, launch.micro_batch_size
     unknown = launch.unknown_value("global_batch_size", "micro_batch_size", "world_size", *MODEL_SIZES)
-    if unknown is None and launch.global_batch_size is not None:
-        if launch.micro_batch_size is None:
-            unknown = launch.hidden_arguments()
-        elif launch.world_size is None and not launch.is_completed:
-            unknown = NO_WORLD_SIZE
+    if unknown is None and batch is not None and micro is None:
+        unknown = launch.hidden_arguments()
+    elif unknown is None and batch is not None and launch.world_size is None and not launch.is_completed:
+        unknown = NO_WORLD_SIZE
     if unknown is not None:
         yield unknown.skipped("batch-size")
         return
     ranks = launch.data_parallel_size
-    hidden = launch.hidden_arguments() if any(getattr(launch, name) is None for name in MODEL_SIZES) else None
-    pairs = (
-        ("--global-batch-size", launch.global_batch_size, launch.micro_batch_size),
-        (
-            "--eval-global-batch-size",
-            launch.eval_global_batch_size or (launch.eval_micro_batch_size and launch.global_batch_size),
-            launch.eval_micro_batch_size or launch.micro_batch_size,
-        ),
-    )
-    for option, batch, micro in pairs:
-        if batch is None or micro is None or ranks is None or micro < 1:
+    # More model-parallel ranks may divide the batch.
+    has_sizes = all(getattr(launch, name) is not None for name in MODEL_SIZES)
+    hidden = None if has_sizes else launch.hidden_arguments()
+    eval_batch = launch.eval_global_batch_size or (launch.eval_micro_batch_size and batch)
+    pairs = {
+        # Megatron rounds it down.
+        "--global-batch-size": (None if launch.decrease_batch_size_if_needed else batch, micro),
+        "--eval-global-batch-size": (eval_batch, launch.eval_micro_batch_size or micro),
+    }
+    for option, (size, micro_size) in pairs.items():
+        if size is None or micro_size is None or ranks is None or micro_size < 1:
             continue
-        if option == "--global-batch-size" and launch.decrease_batch_size_if_needed:
-            continue  # Megatron rounds it down
-        if batch % (micro * ranks) and hidden is not None:  # more model-parallel ranks may divide it
+        unit = micro_size * ranks
+        if size % unit and hidden is not None:
             yield hidden.skipped("batch-size")
-        elif batch % (micro * ranks):
-            yield Finding(
-                "batch-size",
-                "error",
-                f"{option} must be divisible by {micro * ranks} ({micro} for each of {ranks} data-parallel "
-                f"ranks), got {batch}",
-                f"use {option} {-(-batch // (micro * ranks)) * micro * ranks}, or other parallel sizes",
-            )
+        elif size % unit:
+            division = f"{unit} ({micro_size} for each of {ranks} data-parallel ranks)"
+            message = f"{option} must be divisible by {division}, got {size}"
+            hint = f"use {option} {-(-size // unit) * unit}, or other parallel sizes"
+            yield Finding("batch-size", "error", message, hint)
 
 
 def _schedules(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
@@ -233,55 +220,42 @@ def _schedules(launch: LaunchArguments, megatron: str | None) -> Iterator[Result
         launch.skip_train and (megatron is None or is_at_least(megatron, "0.17"))
     )
     if None not in (iterations, samples) and (iterations or samples) and not is_free:
-        yield Finding(
-            "schedule",
-            "error",
-            "--train-iters cannot be used with --train-samples: Megatron will not start",
-            "remove one of them",
+        message = "--train-iters cannot be used with --train-samples: Megatron will not start"
+        yield Finding("schedule", "error", message, "remove one of them")
+    if launch.step_batch_size_schedule is None:
+        return
+    try:
+        schedule = parse_step_schedule(launch.step_batch_size_schedule, launch.seq_length)
+    except UsageError as error:
+        hint = "write pairs of a first sample and a batch size, such as '0:768 250B:1536'"
+        yield Finding("schedule", "error", error.message, error.hint or hint)
+        return
+    if launch.global_batch_size is not None and not launch.is_completed:
+        message = "--step-batch-size-schedule cannot be used with --global-batch-size"
+        yield Finding("schedule", "error", message, "remove --global-batch-size")
+    if iterations and not samples and max(size for _, size in schedule) > (launch.batch_size or 0):
+        message = (
+            f"Megatron computes the size of the training data with {launch.batch_size} samples per step, "
+            "fewer than the schedule's: training may run out of samples"
         )
-    if launch.step_batch_size_schedule is not None:
-        try:
-            schedule = parse_step_schedule(launch.step_batch_size_schedule, launch.seq_length)
-        except UsageError as error:
-            hint = "write pairs of a first sample and a batch size, such as '0:768 250B:1536'"
-            yield Finding("schedule", "error", error.message, error.hint or hint)
-            return
-        if launch.global_batch_size is not None and not launch.is_completed:
-            yield Finding(
-                "schedule",
-                "error",
-                "--step-batch-size-schedule cannot be used with --global-batch-size",
-                "remove --global-batch-size",
-            )
-        by_steps = launch.train_iters and not launch.train_samples
-        if by_steps and max(batch for _, batch in schedule) > (launch.batch_size or 0):
-            yield Finding(
-                "schedule",
-                "warning",
-                f"Megatron computes the size of the training data with {launch.batch_size} samples per step, "
-                "fewer than the schedule's: training may run out of samples",
-                "pass --train-samples instead of --train-iters",
-            )
+        yield Finding("schedule", "warning", message, "pass --train-samples instead of --train-iters")
 
 
 def _ramp_up(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
     if launch.rampup_batch_size is None or (launch.is_completed and launch.train_iters):
         return
-    is_ignored = megatron is not None and is_at_least(megatron, "0.18")
     severity: Severity = "warning"
-    ignored = "--rampup-batch-size is ignored from Megatron 0.18 on"
+    message = "--rampup-batch-size is ignored from Megatron 0.18 on"
     hint = "pass --train-iters as the job prints it"
-    if is_ignored:
-        message, hint = ignored, "remove it"
+    if megatron is not None and is_at_least(megatron, "0.18"):
+        hint = "remove it"
     elif launch.train_iters:
-        refused = "Megatron up to 0.17 does not start with both --rampup-batch-size and --train-iters"
         severity = "warning" if megatron is None else "error"
-        message = refused if megatron else f"{ignored}, and {refused}"
+        refused = "Megatron up to 0.17 does not start with both --rampup-batch-size and --train-iters"
+        message = f"{message}, and {refused}" if megatron is None else refused
         hint = "remove --rampup-batch-size, or pass --train-samples instead of --train-iters"
     else:
-        message = (
-            f"{ignored}; up to 0.17 it adds steps, and so more samples of validation than are counted here"
-        )
+        message += "; up to 0.17 it adds steps, and so more samples of validation than are counted here"
     yield Finding("schedule", severity, message, hint)
 
 
@@ -303,96 +277,69 @@ def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Resul
 
 
 def _sources(launch: LaunchArguments) -> Iterator[Result]:
+    given = [name for name in DATA_ARGUMENTS if getattr(launch, name) is not None]
+    common = [name for name in given if name in {"data_path", "data_args_path"}]
+    separate = [name for name in given if name not in common]
+    has_files = "per_split_data_args_path" in separate
+    if len(common) > 1 or (common and separate) or (has_files and len(separate) > 1):
+        options = ", ".join(map(option_of, given))
+        message = f"several mutually exclusive data arguments are set: {options}"
+        yield Finding("no-single-source", "error", message, "keep one of them")
     unknown = launch.unknown_value(*DATA_ARGUMENTS, *_OTHER_DATA)
-    common = [launch.data_path, launch.data_args_path]
-    separate = [launch.train_data_path, launch.valid_data_path, launch.test_data_path]
-    kinds = [
-        any(option is not None for option in common),
-        any(option is not None for option in (*separate, launch.per_split_data_args_path)),
-    ]
-    if None not in common or all(kinds) or (kinds[1] and any(separate) and launch.per_split_data_args_path):
-        given = ", ".join(option_of(name) for name in DATA_ARGUMENTS if getattr(launch, name) is not None)
-        yield Finding(
-            "no-single-source",
-            "error",
-            f"several mutually exclusive data arguments are set: {given}",
-            "keep one of them",
-        )
+    if unknown is None and not given:
+        unknown = launch.hidden_arguments()
     if unknown is not None:
         yield unknown.skipped("data")
-    elif not any(kinds):
-        hidden = launch.hidden_arguments()
-        if hidden is not None:
-            yield hidden.skipped("data")
-        else:
-            yield Finding(
-                "no-data", "error", "no data argument is set", "add --data-path or --train-data-path"
-            )
-    if kinds[1] and launch.split is not None:
-        yield Finding(
-            "split-excluded",
-            "error",
-            f"--split {launch.split!r} cannot be used with data for each split: Megatron will not start",
-            "remove --split",
-        )
+    elif not given:
+        hint = "add --data-path or --train-data-path"
+        yield Finding("no-data", "error", "no data argument is set", hint)
+    if separate and launch.split is not None:
+        message = f"--split {launch.split!r} cannot be used with data for each split: Megatron will not start"
+        yield Finding("split-excluded", "error", message, "remove --split")
 
 
 def _split_string(launch: LaunchArguments) -> Iterator[Result]:
     if launch.data_path is None and launch.data_args_path is None:
         return
-    if launch.split is None:
-        unknown = launch.unknown_value("split") or launch.hidden_arguments()
-        if unknown is not None:
-            yield unknown.skipped("split")
-        elif launch.data_path is None:
-            yield Finding(
-                "default-split",
-                "error",
-                "--split is missing: Megatron has a default only for --data-path, and will not start",
-                f"add --split; the default would be {megatron_rules.SPLIT!r}",
-            )
-        else:
-            yield Finding(
-                "default-split",
-                "warning",
-                f"--split is missing, and the default {megatron_rules.SPLIT!r} reserves 3.1% of the data "
-                "for validation and test",
-                "add --split 1,0,0 to train on all data, or other shares",
-            )
+    if launch.split is not None:
+        try:
+            parse_split(launch.split)
+        except UsageError as error:
+            hint = error.hint or "write shares such as --split 99,1,0"
+            yield Finding("split", "error", error.message, hint)
         return
-    try:
-        parse_split(launch.split)
-    except UsageError as error:
-        yield Finding("split", "error", error.message, error.hint or "write shares such as --split 99,1,0")
+    unknown = launch.unknown_value("split") or launch.hidden_arguments()
+    if unknown is not None:
+        yield unknown.skipped("split")
+    elif launch.data_path is None:
+        message = "--split is missing: Megatron has a default only for --data-path, and will not start"
+        hint = f"add --split; the default would be {megatron_rules.SPLIT!r}"
+        yield Finding("default-split", "error", message, hint)
+    else:
+        default = f"the default {megatron_rules.SPLIT!r} reserves 3.1% of the data for validation and test"
+        hint = "add --split 1,0,0 to train on all data, or other shares"
+        yield Finding("default-split", "warning", f"--split is missing, and {default}", hint)
 
 
 def _caches(launch: LaunchArguments) -> Iterator[Result]:
-    lazy = launch.dataloader_fast_cache_load or launch.dataloader_defer_npy_index_mmap
-    if lazy and launch.data_cache_path is None:
+    is_lazy = launch.dataloader_fast_cache_load or launch.dataloader_defer_npy_index_mmap
+    if is_lazy and launch.data_cache_path is None:
         unknown = launch.unknown_value("data_cache_path") or launch.hidden_arguments()
+        message = "fast and deferred cache loading require --data-cache-path"
         if unknown is not None:
             yield unknown.skipped("cache-path")
         else:
-            yield Finding(
-                "no-cache-path",
-                "error",
-                "fast and deferred cache loading require --data-cache-path",
-                "add --data-cache-path DIR",
-            )
-    common = launch.data_path is not None or launch.data_args_path is not None
-    if launch.dataloader_fast_cache_load and common:
-        yield Finding(
-            "fast-cache-load",
-            "error",
-            "fast cache loading requires data for each split",
-            "use --train-data-path, --valid-data-path and --test-data-path, or remove "
-            "--dataloader-fast-cache-load",
-        )
+            yield Finding("no-cache-path", "error", message, "add --data-cache-path DIR")
+    has_common = launch.data_path is not None or launch.data_args_path is not None
+    if launch.dataloader_fast_cache_load and has_common:
+        message = "fast cache loading requires data for each split"
+        options = "--train-data-path, --valid-data-path and --test-data-path"
+        hint = f"use {options}, or remove --dataloader-fast-cache-load"
+        yield Finding("fast-cache-load", "error", message, hint)
     if launch.dataloader_type == "cyclic" and launch.no_data_sharding:
-        yield Finding(
-            "cyclic-sampler",
-            "warning",
+        message = (
             "the cyclic sampler without data sharding can yield different numbers of batches per rank, and "
-            "the ranks then diverge",
-            "remove --no-data-sharding, or use a number of samples that is divisible by the ranks",
+            "the ranks then diverge"
         )
+        hint = "remove --no-data-sharding, or use a number of samples that is divisible by the ranks"
+        yield Finding("cyclic-sampler", "warning", message, hint)
