@@ -19,7 +19,6 @@ from tokshard.checks.doctor.launch.arguments import (
     MODEL_SIZES,
     LaunchArguments,
     option_of,
-    parse_step_schedule,
 )
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
@@ -228,7 +227,7 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
 def _last_batch_size(arguments: LaunchArguments) -> int | None:
     if arguments.step_batch_size_schedule is None:
         return arguments.batch_size
-    return parse_step_schedule(arguments.step_batch_size_schedule, arguments.seq_length)[-1][1]
+    return arguments.step_schedule().segments[-1][1]
 
 
 def _require_known(launch: Launch, options: DoctorOptions) -> None:

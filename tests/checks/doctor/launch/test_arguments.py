@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokshard.checks.doctor.job import doctor
-from tokshard.checks.doctor.launch.arguments import LaunchArguments, parse_step_schedule
+from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.programs import unsupported_data
+from tokshard.checks.doctor.launch.rules import check_processes
 from tokshard.checks.doctor.launch.text import choose_launches, read_launch_words, read_launches
 from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.interpreter import read_shell
@@ -500,7 +501,6 @@ def slow_steps(schedule: list[tuple[int, int]], samples: int) -> int:
 def test_steps_of_a_schedule_are_counted_as_the_loop_counts(later, first, samples):
     schedule = [(0, first), *sorted(later)]
     text = " ".join(f"{threshold}:{batch}" for threshold, batch in schedule)
-    assert parse_step_schedule(text, None) == schedule
     launch = LaunchArguments(
         step_batch_size_schedule=text,
         train_samples=samples,
@@ -511,10 +511,13 @@ def test_steps_of_a_schedule_are_counted_as_the_loop_counts(later, first, sample
     assert launch.training().train_iters == slow_steps(schedule, samples)
 
 
-@pytest.mark.parametrize("text", ["", "5:1", "0", "0:x", "0:0", "0:8 1M"])
+@pytest.mark.parametrize(
+    "text", ["", "5:1", "0", "0:x", "0:0", "0:8 1M", "0:8 1e999:9", "0:8 9:1e999", "0:8 0:9"]
+)
 def test_a_wrong_schedule_is_an_error(text):
-    with pytest.raises(UsageError, match="--step-batch-size-schedule"):
-        parse_step_schedule(text, None)
+    launch = LaunchArguments(step_batch_size_schedule=text)
+    errors = [finding.message for finding in check_processes(launch)]
+    assert [message.startswith("--step-batch-size-schedule is invalid: ") for message in errors] == [True]
 
 
 SYMBOLS = [

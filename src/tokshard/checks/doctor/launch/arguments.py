@@ -10,10 +10,10 @@ from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, Unknown
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
 from tokshard.errors import UsageError
+from tokshard.ranks.schedule import BatchSchedule
 from tokshard.samples.index.sizes import Sizes, TrainingOptions
 
 _EXPANSION = re.compile(r"[$`<*?\[{~]")
-_SUFFIXES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 DATA_ARGUMENTS = (
@@ -176,7 +176,10 @@ class LaunchArguments:
                 hint="add --global-batch-size, or --micro-batch-size and the number of processes",
             )
         given = {field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
-        given["train_iters"] = self.train_iters or self._steps_of_schedule() or 0
+        given["train_iters"] = self.train_iters or 0
+        if not self.train_iters and self.train_samples and self.step_batch_size_schedule is not None:
+            timeline = self.step_schedule().timeline(1, stop=self.train_samples)
+            given["train_iters"] = int(timeline.step_of(self.train_samples - 1)) + 1  # may be partial
         if self.eval_interval is None:  # a finding says which versions do not start without it
             given["eval_interval"] = megatron_rules.EVAL_INTERVAL
         return TrainingOptions(**given | {"global_batch_size": batch})
@@ -194,14 +197,13 @@ class LaunchArguments:
         phases = sorted(_whole("--phase-transition-iterations", word) for word in words if word)
         return self.training().sizes(megatron, phases=phases, iteration=self.iteration or 0)
 
-    def _steps_of_schedule(self) -> int | None:
-        if not self.train_samples:
-            return None
-        if self.step_batch_size_schedule is not None:
-            return _steps(
-                parse_step_schedule(self.step_batch_size_schedule, self.seq_length), self.train_samples
-            )
-        return None
+    def step_schedule(self) -> BatchSchedule:
+        """Return the schedule of ``--step-batch-size-schedule``.
+
+        Raises:
+            UsageError: It is absent or invalid.
+        """
+        return BatchSchedule.parse(self.step_batch_size_schedule or "", self.seq_length)
 
 
 def _kind(annotation: str) -> str:
@@ -236,53 +238,6 @@ def _unknown_value(option: str, written: str) -> Unknown:
     if not _EXPANSION.search(written):
         return Unknown(f"{option} has the invalid value {written!r}", "correct the value")
     return Unknown.depending_on([written], f"{option} depends on {written}")
-
-
-def parse_step_schedule(text: str, sequence_length: int | None) -> list[tuple[int, int]]:
-    """Return the pairs (first sample, batch size) of ``--step-batch-size-schedule``.
-
-    Args:
-        text: For example ``"0:768 250B:1536"``. Thresholds are tokens where a sequence length is given,
-            else samples.
-        sequence_length: Tokens of a sample, or None.
-
-    Raises:
-        UsageError: It is not a schedule.
-
-    Example:
-        >>> parse_step_schedule("0:16, 1M:32", 1000)
-        [(0, 16), (1000, 32)]
-    """
-    pairs = []
-    for entry in text.replace(",", " ").split():
-        first, _, batch = entry.partition(":")
-        try:
-            pairs.append((_scaled(first) // (sequence_length or 1), _scaled(batch)))
-        except (ValueError, OverflowError):
-            raise UsageError(
-                f"--step-batch-size-schedule must be pairs such as 250B:1536, got {entry!r}"
-            ) from None
-    pairs.sort()
-    if not pairs or pairs[0][0] != 0 or any(batch < 1 for _, batch in pairs):
-        raise UsageError(f"--step-batch-size-schedule must begin with 0:SIZE, got {text!r}")
-    return pairs
-
-
-def _scaled(text: str) -> int:
-    text = text.strip().upper()
-    scale = _SUFFIXES.get(text[-1:], 1)
-    return int(float(text[:-1] if scale > 1 else text) * scale)
-
-
-def _steps(schedule: list[tuple[int, int]], samples: int) -> int:
-    # The last step may be partial.
-    consumed = steps = 0
-    ends = [first for first, _ in schedule[1:]] + [samples]
-    for end, (_, batch) in zip(ends, schedule, strict=True):
-        more = max(0, -(-(min(end, samples) - consumed) // batch))
-        consumed += more * batch
-        steps += more
-    return steps
 
 
 def _whole(option: str, text: str) -> int:

@@ -9,7 +9,6 @@ from tokshard.checks.doctor.launch.arguments import (
     MODEL_SIZES,
     LaunchArguments,
     option_of,
-    parse_step_schedule,
 )
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import fork_of, unsupported_data
@@ -225,10 +224,11 @@ def _schedules(launch: LaunchArguments, megatron: str | None) -> Iterator[Result
     if launch.step_batch_size_schedule is None:
         return
     try:
-        schedule = parse_step_schedule(launch.step_batch_size_schedule, launch.seq_length)
+        schedule = launch.step_schedule().segments
     except UsageError as error:
         hint = "write pairs of a first sample and a batch size, such as '0:768 250B:1536'"
-        yield Finding("schedule", "error", error.message, error.hint or hint)
+        message = f"--step-batch-size-schedule is invalid: {error.message}"
+        yield Finding("schedule", "error", message, error.hint or hint)
         return
     if launch.global_batch_size is not None and not launch.is_completed:
         message = "--step-batch-size-schedule cannot be used with --global-batch-size"
