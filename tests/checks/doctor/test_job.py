@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -578,3 +579,19 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
     (missing,) = [finding for finding in mixed.findings if finding.code == "cache-missing"]
     assert "whose packing differs (best-fit, at most 3" in missing.hint
     assert "--pack" not in missing.hint
+
+
+def test_the_cache_of_very_many_datasets_is_not_checked(data, monkeypatch):
+    os.mkdir("many")
+    for number in range(3001):
+        for suffix in (".idx", ".bin"):
+            os.link(f"data/web{suffix}", f"many/{number}{suffix}")
+    paths = tuple(f"many/{number}" for number in range(3001))
+    started = time.monotonic()
+    diagnosis = diagnose(replace(HEALTHY, data_path=paths))
+    assert time.monotonic() - started < 5
+    (check,) = (check for check in diagnosis.skipped if check.check == "cache")
+    assert check.reason == "the job looks up 6,002 indexes, and doctor checks at most 6,000"
+    assert "tokshard blend --from-launch" in (check.hint or "")
+    monkeypatch.setattr("tokshard.checks.doctor.forecast._MAX_INDEXES", 6)
+    assert "cache" not in skipped(diagnose(replace(HEALTHY, data_path=paths[:3])))

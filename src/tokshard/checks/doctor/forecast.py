@@ -13,7 +13,7 @@ from tokshard.checks.doctor.launch.rules import (
     unknown_data,
     unknown_sizes,
 )
-from tokshard.checks.doctor.launch.unknown import SkippedCheck, Unknown
+from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.checks.doctor.missing_data import check_data_exists
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
@@ -62,6 +62,12 @@ _HINTS_OF_WARNINGS = {
 }
 
 
+# More take longer than 5 s: 0.7 ms each for opening datasets, hashes of names and file checks.
+_MAX_INDEXES = 6_000
+_MANY_INDEXES_HINT = (
+    "merge datasets with `tokshard merge`, or build the indexes with `tokshard blend --from-launch`, which "
+    "reuses those that are up to date"
+)
 _AFTER_ERRORS = SkippedCheck(
     "cache",
     "the cached indexes depend on arguments that are reported as errors",
@@ -99,40 +105,59 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
         paths: Paths here and at training time.
     """
     forecast = Forecast()
-    results = forecast.results
-    if (sizes := unknown_sizes(launch)) is not None:
-        results.append(sizes.skipped("sizes"))
-    data = unknown_data(launch)
     try:
-        if sizes is None:
-            forecast.sizes = launch.sizes(version)
-        if data is None and not has_data(launch):
-            results.append(_AFTER_ERRORS)  # that no data is given
-            return forecast
-        if data is None and (sizes is None or launch.unknown_value("split") is None):
-            recipe = local_recipe(launch, paths)
-            if not isinstance(recipe, BlendRecipe):
-                results += [recipe, _AFTER_ERRORS] if isinstance(recipe, Finding) else [recipe]
-                return forecast
-            forecast.recipe = recipe
+        _complete(forecast, launch, version, paths)
     except TokshardError as error:
-        results += finding_of_error("arguments", error), _AFTER_ERRORS
-        return forecast
-    if data is not None or forecast.sizes is None or forecast.recipe is None:
-        results.append((data or sizes or Unknown("the datasets are unknown")).skipped("cache"))
-        return forecast
-    try:
-        forecast.config = config_of_launch(launch, forecast.sizes, paths.pairs)
-        forecast.splits, forecast.defects = forecast_splits(forecast.recipe, forecast.config)
-    except TokshardError as error:
-        results += finding_of_error("arguments", error), _AFTER_ERRORS
+        forecast.results += finding_of_error("arguments", error), _AFTER_ERRORS
     return forecast
 
 
+def _complete(forecast: Forecast, launch: LaunchArguments, version: str | None, paths: PathMapping) -> None:
+    """Fill in a forecast step by step, up to the first one that is not possible."""
+    results = forecast.results
+    unknown = unknown_sizes(launch)
+    if unknown is None:
+        forecast.sizes = launch.sizes(version)
+    else:
+        results.append(unknown.skipped("sizes"))
+    if (data := unknown_data(launch)) is not None:
+        results.append(data.skipped("cache"))
+        return
+    if not has_data(launch):
+        results.append(_AFTER_ERRORS)  # that no data is given
+        return
+    recipe = local_recipe(launch, paths)
+    if not isinstance(recipe, BlendRecipe):
+        results += [recipe, _AFTER_ERRORS] if isinstance(recipe, Finding) else [recipe]
+        return
+    if unknown is not None:
+        forecast.recipe = recipe
+        results.append(unknown.skipped("cache"))
+        return
+    config = config_of_launch(launch, version, paths.pairs)
+    if (indexes := _count_indexes(recipe, config)) > _MAX_INDEXES:
+        reason = f"the job looks up {indexes:,} indexes, and doctor checks at most {_MAX_INDEXES:,}"
+        results.append(SkippedCheck("cache", reason, _MANY_INDEXES_HINT))
+        return
+    forecast.recipe, forecast.config = recipe, config
+    forecast.splits, forecast.defects = forecast_splits(recipe, config)
+
+
+def _count_indexes(recipe: BlendRecipe, config: BuilderConfig) -> int:
+    """Return the number of indexes that a job looks up: one for each source and split."""
+    splits = 1 if recipe.is_per_split else sum(share is not None for share in config.shares.matrix)
+    return len(recipe.sources) * splits
+
+
 def config_of_launch(
-    launch: LaunchArguments, sizes: Sizes, path_as: tuple[tuple[str, str], ...]
+    launch: LaunchArguments, version: str | None, path_as: tuple[tuple[str, str], ...]
 ) -> BuilderConfig:
     """Return the parameters of the job's dataset builder, without the identifiers of its tokenizer.
+
+    Args:
+        launch: The arguments of the job.
+        version: The version of Megatron Core, if it is known.
+        path_as: Pairs (path here, path at training time).
 
     Raises:
         UsageError: The sequence length is missing, or a value is invalid.
@@ -142,7 +167,7 @@ def config_of_launch(
     surplus = launch.mid_level_dataset_surplus
     return BuilderConfig(
         sequence_length=launch.sequence_length,
-        sizes=sizes,
+        sizes=launch.sizes(version),
         tokenizer={},
         split=launch.split or megatron_rules.SPLIT,
         seed=megatron_rules.SEED if launch.seed is None else launch.seed,

@@ -54,6 +54,8 @@ from tokshard.samples.blend.plan import SplitPlan, plan_requests
 from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.index.options import BuildIndicesOptions, NamingOptions, effective_pairs
 
+# Looking for existing files by the names of all versions takes 0.3 ms an index.
+_PROBED_INDEXES = 1_000
 # With these errors a job does not start, or reads other data than it seems to.
 _DECISIVE = frozenset(
     {
@@ -208,7 +210,7 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
     if not isinstance(recipe, BlendRecipe):
         message = recipe.message if isinstance(recipe, Finding) else f"the data is {recipe.reason}"
         raise InputError(message, hint=recipe.hint)
-    config = config_of_launch(arguments, arguments.sizes(options.megatron), options.path_as)
+    config = config_of_launch(arguments, options.megatron, options.path_as)
     cache, splits = JobCache(arguments, paths), plan_requests(recipe, config)
     identifiers = _identifiers(arguments, options, cache, splits)
     command = BuildCommand.of(options, launch)
@@ -259,8 +261,9 @@ def _identifiers(
     chosen: Candidate | None = chosen_candidate(arguments, options)
     if chosen is not None:
         return chosen.identifiers
-    likeliest = cache.likeliest(splits)
-    if cache.has_names_of([split.with_tokenizer(likeliest.identifiers) for split in splits]):
+    probed = [replace(split, requests=split.requests[:_PROBED_INDEXES]) for split in splits]
+    likeliest = cache.likeliest(probed)
+    if cache.has_names_of([split.with_tokenizer(likeliest.identifiers) for split in probed]):
         return likeliest.identifiers
     candidates = candidates_of_launch(arguments)
     if len(candidates) == 1:

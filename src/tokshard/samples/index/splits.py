@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from tokshard.core import megatron_rules
@@ -68,6 +69,7 @@ class Split(Record):
         return train, valid, test
 
 
+@lru_cache  # a blend asks for its shares once for each source
 def parse_split(text: str) -> Split:
     """Parse a split string: one to three weights, separated by commas or spaces, with any sum.
 
