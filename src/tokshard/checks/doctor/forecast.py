@@ -39,29 +39,11 @@ from tokshard.samples.blend.plan import (
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture
 from tokshard.samples.index.sizes import Sizes
 
-# Hints of errors are about options of tokshard; these are those of a launch command.
-_LAUNCH_HINTS = {
-    "pass --num-samples, or omit the weights": "remove --full-validation, or the weights",
-    "pass a smaller --seq-length, a larger share in --split, or --num-samples": (
-        "use a smaller --seq-length, or a larger share in --split"
-    ),
-    "pass --surplus": "add --mid-level-dataset-surplus",
-    "pass --train and --valid": "add --train-data-path and --valid-data-path",
-    "name it once with the total weight": "name it once with the total weight in the data arguments",
-}
 _DEFAULT_HINTS = {
     "arguments": "correct the arguments of the launch command",
     "data": "run `tokshard verify` on the dataset",
-    "blend": "correct the data arguments of the launch command",
+    "blend": "change the data arguments of the launch command, or add data",
 }
-_HINTS_OF_WARNINGS = {
-    "is a blend of 1 source": "remove the weight from the data argument",
-    "weights of separate validation sets": "remove the weights from --valid-data-path",
-    "has no samples": "add data, increase the share of the split in --split, or set it to 0",
-    "repeat within samples": "add data, or increase the share of the split in --split",
-}
-
-
 # More take longer than 5 s: 0.7 ms each for opening datasets, hashes of names and file checks.
 _MAX_INDEXES = 6_000
 _MANY_INDEXES_HINT = (
@@ -251,7 +233,7 @@ def forecast_splits(
         of_sizes = {shortfall_of(split, plan.builder) for split in plan.splits}
         of_sizes |= {repeats_of(split) for split in plan.splits}
         for warning in (warning for warning in plan.warnings if warning not in of_sizes):
-            findings.setdefault(warning, Finding("blend", "warning", warning, _hint_of(warning)))
+            findings.setdefault(warning, Finding("blend", "warning", warning, _DEFAULT_HINTS["blend"]))
         planned |= {split.name: split for split in plan.splits}
     return [planned.get(split.name, split) for split in requested], list(findings.values())
 
@@ -262,15 +244,6 @@ def is_blend(splits: Sequence[SplitPlan]) -> bool:
 
 
 def finding_of_error(code: str, error: TokshardError) -> Finding:
-    """Return the finding that reports an error; its hint names the options of the launch command."""
+    """Return the finding that reports an error."""
     raise_exhaustion(error)
-    hint = error.hint or _DEFAULT_HINTS[code]
-    for ours, theirs in _LAUNCH_HINTS.items():
-        if hint.startswith(ours):
-            hint = theirs + hint.removeprefix(ours)
-    return Finding(code, "error", error.message, hint)
-
-
-def _hint_of(warning: str) -> str:
-    hints = (hint for part, hint in _HINTS_OF_WARNINGS.items() if part in warning)
-    return next(hints, _DEFAULT_HINTS["blend"])
+    return Finding(code, "error", error.message, error.hint or _DEFAULT_HINTS[code])

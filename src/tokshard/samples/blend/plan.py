@@ -225,7 +225,8 @@ def plan_requests(
             # Megatron also requires it for splits without a share.
             raise UsageError(
                 f"the number of samples is required for a blend with weights ({name})",
-                hint="pass --num-samples, or omit the weights for one epoch of every source",
+                hint="omit the weights for one epoch of every source, or pass --num-samples (in a launch "
+                "command: remove --full-validation)",
             )
         if recipe.is_per_split or config.shares.matrix[number]:
             splits += _request_split(recipe, mixture.sources, weights, name, config)
@@ -403,7 +404,10 @@ class _Planner:
             sources = zip(split.requests, split.targets, draws, epochs, strict=True)
             surplus = max(self._surplus_for(*source) for source in sources)
             current = self._config.surplus
-            hint = f"pass --surplus {surplus:.6f} (the smallest that works; currently {current:g})"
+            hint = (
+                f"pass --surplus {surplus:.6f} (the smallest that works; currently {current:g}), which is "
+                "--mid-level-dataset-surplus in a launch command"
+            )
         worst = excess.index(max(excess))
         raise UsageError(
             f"the {split.name} blend would draw {draws[worst]:,} samples of "

@@ -199,7 +199,7 @@ def _check_samples(plan: EpochPlan) -> None:
         raise UsageError(
             f"the split has no samples: one epoch has {plan.tokens_per_epoch:,} tokens, and a sample needs "
             f"{plan.sample_tokens:,}",
-            hint="pass a smaller --seq-length, a larger share in --split, or --num-samples",
+            hint="pass a smaller --seq-length or a larger share in --split, or add data",
         )
     if plan.separate_final_epoch and plan.samples < plan.samples_before_final:
         raise InputError(
