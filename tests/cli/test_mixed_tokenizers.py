@@ -245,6 +245,8 @@ def test_doctor_compares_the_vocabulary_of_a_null_tokenizer_and_of_the_model(her
         assert ("token-range" not in codes) == fits
     _, found = doctor("a.json", "--padded-vocab-size", largest, data=("data/web",))
     assert found["vocabulary-size"]["severity"] == "error"
+    _, found = doctor("a.json", "--padded-vocab-size", 10)
+    assert found["vocabulary-size"]["message"].startswith("the tokenizers of data/web, data/code have ids ")
 
 
 def test_data_that_was_tokenized_again_with_another_tokenizer_is_named(here, made):

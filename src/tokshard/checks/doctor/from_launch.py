@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tokshard.checks.doctor.build_command import BuildCommand
 from tokshard.checks.doctor.forecast import (
@@ -32,7 +33,6 @@ from tokshard.checks.doctor.launch.rules import (
 from tokshard.checks.doctor.launch.source import read_job
 from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, Unknown
 from tokshard.checks.doctor.lookups import (
-    Candidate,
     JobCache,
     TokenizerNames,
     candidates_of_launch,
@@ -53,6 +53,8 @@ from tokshard.samples.blend.options import BlendOptions, BuilderConfig
 from tokshard.samples.blend.plan import SplitPlan, plan_requests
 from tokshard.samples.blend.recipe import BlendRecipe
 from tokshard.samples.index.options import BuildIndicesOptions, NamingOptions, effective_pairs
+
+ResultT = TypeVar("ResultT")
 
 # Looking for existing files by the names of all versions takes 0.3 ms an index.
 _PROBED_INDEXES = 1_000
@@ -176,34 +178,56 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
     """
     options = job if isinstance(job, DoctorOptions) else DoctorOptions(launch=job)
     launches = read_job(options)
-    found: list[LaunchIndexes | TokshardError] = []
+    recipe, config, cache_directory, tokenizer = _common("indexes", launches, partial(_indexes, options))
+    first = launches[0]
+    return LaunchIndexes(
+        recipe=recipe,
+        config=config,
+        cache_directory=cache_directory,
+        tokenizer=tokenizer,
+        global_batch_size=_last_batch_size(first.arguments),
+        blend_command=BuildCommand.of(options, first).text(
+            is_blend=True, names=TokenizerNames("file"), is_named=True
+        ),
+        warnings=_warnings(launches, "the data", "the indexes", unchecked_options),
+        defers_index_loading=first.arguments.dataloader_defer_npy_index_mmap,
+    )
+
+
+def _common(kind: str, launches: Sequence[Launch], derive: Callable[[Launch], ResultT]) -> ResultT:
+    """Return what follows from a launch command, which must be the same for several.
+
+    Args:
+        kind: The word for it in messages.
+        launches: The launch commands.
+        derive: Returns it for one command.
+    """
+    results: list[ResultT | TokshardError] = []
     for launch in launches:
         try:
-            found.append(_indexes(launch, options))
+            results.append(derive(launch))
         except TokshardError as error:
-            found.append(error)
-    first, *others = found
-    if any(_key(other) != _key(first) for other in others):
+            results.append(error)
+    first, *others = results
+    if any(_comparable(other) != _comparable(first) for other in others):
         lines = "; ".join(f"line {launch.line}" for launch in launches)
         raise UsageError(
-            f"{len(launches)} launch commands need different indexes: {lines}",
+            f"{len(launches)} launch commands need different {kind}: {lines}",
             hint="pass one of the commands in quotes; `tokshard doctor --show-command` prints them",
         )
     if isinstance(first, TokshardError):
         raise first
-    warnings = dict.fromkeys(
-        warning for each in found if isinstance(each, LaunchIndexes) for warning in each.warnings
-    )
-    return replace(first, warnings=tuple(warnings))
+    return first
 
 
-def _key(found: LaunchIndexes | TokshardError) -> object:
-    if isinstance(found, TokshardError):
-        return type(found), found.message
-    return found.recipe, found.config, found.cache_directory, found.tokenizer
+def _comparable(result: object) -> object:
+    return (type(result), result.message) if isinstance(result, TokshardError) else result
 
 
-def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
+def _indexes(
+    options: DoctorOptions, launch: Launch
+) -> tuple[BlendRecipe, BuilderConfig, str | None, str | None]:
+    """Return the recipe, the builder's parameters, and the cache and the tokenizer on this machine."""
     arguments, paths = launch.arguments, PathMapping(options.path_as)
     _require_known(launch, options)
     recipe = local_recipe(arguments, paths)
@@ -212,18 +236,8 @@ def _indexes(launch: Launch, options: DoctorOptions) -> LaunchIndexes:
         raise InputError(message, hint=recipe.hint)
     config = config_of_launch(arguments, options.megatron, options.path_as)
     cache, splits = JobCache(arguments, paths), plan_requests(recipe, config)
-    identifiers = _identifiers(arguments, options, cache, splits)
-    command = BuildCommand.of(options, launch)
-    return LaunchIndexes(
-        recipe=recipe,
-        config=replace(config, tokenizer=identifiers),
-        cache_directory=cache.directory,
-        tokenizer=_local_tokenizer(arguments, paths),
-        global_batch_size=_last_batch_size(arguments),
-        blend_command=command.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
-        warnings=tuple(_warnings(launch, "the data", "the indexes", unchecked_options(launch))),
-        defers_index_loading=arguments.dataloader_defer_npy_index_mmap,
-    )
+    config = replace(config, tokenizer=_identifiers(arguments, options, cache, splits))
+    return recipe, config, cache.directory, _local_tokenizer(arguments, paths)
 
 
 def _last_batch_size(arguments: LaunchArguments) -> int | None:
@@ -258,8 +272,7 @@ def _hint_of(unknown: Unknown) -> str:
 def _identifiers(
     arguments: LaunchArguments, options: DoctorOptions, cache: JobCache, splits: Sequence[SplitPlan]
 ) -> dict[str, object] | None:
-    chosen: Candidate | None = chosen_candidate(arguments, options)
-    if chosen is not None:
+    if (chosen := chosen_candidate(arguments, options)) is not None:
         return chosen.identifiers
     probed = [replace(split, requests=split.requests[:_PROBED_INDEXES]) for split in splits]
     likeliest = cache.likeliest(probed)
@@ -291,15 +304,27 @@ def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | No
     return here if os.path.exists(here) else None
 
 
-def _warnings(launch: Launch, subject: str, result: str, unchecked: Sequence[str]) -> list[str]:
-    warnings = [f"{undecided.reason}; {undecided.hint}" for undecided in launch.undecided_commands()]
-    if (scripts := launch.unread_scripts()) is not None:
-        warnings.append(f"scripts {scripts.reason}")
-    if (hidden := launch.arguments.hidden_arguments()) is not None:
-        warnings.append(f"{hidden.reason}; if they concern {subject}, {hidden.hint}")
-    if unchecked:
-        warnings.append(f"the effect of {', '.join(unchecked)} on {result} is not known")
-    return warnings
+def _warnings(
+    launches: Sequence[Launch], subject: str, result: str, unchecked_of: Callable[[Launch], Sequence[str]]
+) -> tuple[str, ...]:
+    """Return the warnings about what was not read, each once.
+
+    Args:
+        launches: The launch commands.
+        subject: The word for the arguments that matter.
+        result: The word for what follows from them.
+        unchecked_of: Returns the options of a command whose effect on the result is not known.
+    """
+    warnings: list[str] = []
+    for launch in launches:
+        warnings += [f"{undecided.reason}; {undecided.hint}" for undecided in launch.undecided_commands()]
+        if (scripts := launch.unread_scripts()) is not None:
+            warnings.append(f"scripts {scripts.reason}")
+        if (hidden := launch.arguments.hidden_arguments()) is not None:
+            warnings.append(f"{hidden.reason}; if they concern {subject}, {hidden.hint}")
+        if unchecked := unchecked_of(launch):
+            warnings.append(f"the effect of {', '.join(unchecked)} on {result} is not known")
+    return tuple(dict.fromkeys(warnings))
 
 
 def plan_of_launch(job: DoctorOptions, given: Mapping[str, Any]) -> tuple[ShardPlanOptions, tuple[str, ...]]:
@@ -315,21 +340,15 @@ def plan_of_launch(job: DoctorOptions, given: Mapping[str, Any]) -> tuple[ShardP
         InputError: A file cannot be read.
     """
     launches = read_job(job)
-    plans = [_plan(launch, given) for launch in launches]
-    if any(plan != plans[0] for plan in plans):
-        lines = "; ".join(f"line {launch.line}" for launch in launches)
-        raise UsageError(
-            f"{len(launches)} launch commands need different plans: {lines}",
-            hint="pass one of the commands in quotes; `tokshard doctor --show-command` prints them",
-        )
-    warnings: list[str] = []
-    for launch in launches:
-        unchecked = [option_of(name) for name in _IGNORED if name in launch.others]
-        warnings += _warnings(launch, "ranks or batches", "the plan", unchecked)
-    return plans[0], tuple(dict.fromkeys(warnings))
+    options = _common("plans", launches, partial(_plan, given))
+    return options, _warnings(launches, "ranks or batches", "the plan", _ignored_options)
 
 
-def _plan(launch: Launch, given: Mapping[str, Any]) -> ShardPlanOptions:
+def _ignored_options(launch: Launch) -> list[str]:
+    return [option_of(name) for name in _IGNORED if name in launch.others]
+
+
+def _plan(given: Mapping[str, Any], launch: Launch) -> ShardPlanOptions:
     arguments = launch.arguments
     passed = dict(given)
     if arguments.world_size is None and "world_size" in given:
@@ -337,11 +356,12 @@ def _plan(launch: Launch, given: Mapping[str, Any]) -> ShardPlanOptions:
         arguments = replace(arguments, world_size=passed.pop("world_size"), unknown=unknown)
     _require_numbers(arguments)
     decided = _decided(arguments, launch.others)
-    for field, declared in declared_options(ShardPlanOptions).items():
-        if field in passed and field in decided:
+    for field in passed:
+        if field in decided:
+            name = declared_options(ShardPlanOptions)[field].name
             raise UsageError(
-                f"{declared.name} cannot be used with --from-launch",
-                hint=f"remove {declared.name}: the launch command decides about it",
+                f"{name} cannot be used with --from-launch",
+                hint=f"remove {name}: the launch command decides about it",
             )
     try:
         options = ShardPlanOptions(**passed, **decided)

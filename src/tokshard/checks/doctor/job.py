@@ -31,7 +31,7 @@ from tokshard.checks.doctor.lookups import (
 )
 from tokshard.checks.doctor.near_paths import near_path
 from tokshard.checks.doctor.options import DoctorOptions
-from tokshard.checks.doctor.packing import common_packing, findings_of_packing, packed_prefixes
+from tokshard.checks.doctor.packing import common_packing, findings_of_packing
 from tokshard.checks.doctor.report import DoctorReport, JobDiagnosis
 from tokshard.checks.doctor.tokenizers import findings_of_tokenizers, read_launch_tokenizer
 from tokshard.core.findings import Finding
@@ -135,7 +135,7 @@ def diagnose(
         splits = [split.with_tokenizer(candidate.identifiers) for split in planned]
     lookups = cache.lookups(splits)
     is_named = tokenizer is not None or cache.has_names_of(splits)
-    results += [*defects, *findings_of_packing(arguments, packed_prefixes(splits))]
+    results += [*defects, *findings_of_packing(arguments, splits)]
     results += _of_sizes(splits, forecast.config)
     candidates = candidates_of_launch(arguments)
     build = command.text(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.core.findings import Finding
@@ -24,25 +24,20 @@ def common_packing(packings: Iterable[Packing | None]) -> Packing | None:
     return found.pop() if len(found) == 1 else None
 
 
-def packed_prefixes(splits: Iterable[SplitPlan]) -> dict[str, Packing]:
-    """Return the packing of each packed dataset by path prefix; the first counts if its splits differ."""
-    found: dict[str, Packing] = {}
-    for request in (request for split in splits for request in split.requests):
-        if request.packing is not None:
-            found.setdefault(request.prefix, request.packing)
-    return found
-
-
-def findings_of_packing(launch: LaunchArguments, packed: Mapping[str, Packing]) -> Iterator[Finding]:
+def findings_of_packing(launch: LaunchArguments, splits: Sequence[SplitPlan]) -> Iterator[Finding]:
     """Yield the findings about a job that reads packed indexes.
 
     Args:
         launch: The arguments of the job.
-        packed: The packing of each index that is packed, by path prefix.
+        splits: The indexes that it reads, with their packing.
     """
-    if not packed:
+    packing_of: dict[str, Packing] = {}
+    for request in (request for split in splits for request in split.requests):
+        if request.packing is not None:
+            packing_of.setdefault(request.prefix, request.packing)
+    if not packing_of:
         return
-    names = listed(list(packed), _SHOWN_SOURCES)
+    names = listed(list(packing_of), _SHOWN_SOURCES)
     if launch.dataloader_defer_npy_index_mmap:
         yield Finding(
             "packed-deferred",
@@ -70,7 +65,7 @@ def findings_of_packing(launch: LaunchArguments, packed: Mapping[str, Packing]) 
             "add --eod-mask-loss, --reset-position-ids or --reset-attention-mask: with any of them, Megatron "
             "computes the loss mask of every sample",
         )
-    multiples = [str(packing.pad_multiple) for packing in packed.values() if packing.pad_multiple is not None]
+    multiples = [packing.pad_multiple for packing in packing_of.values() if packing.pad_multiple is not None]
     if multiples:
         yield Finding(
             "packed-padding",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.rules import Result
 from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.core.findings import Finding
+from tokshard.core.formatting import listed
 from tokshard.dataset.manifest import read_dataset_tokenizer
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, TokenizerMismatch, allowed_warnings
@@ -20,6 +20,7 @@ from tokshard.samples.index.identifiers import HUGGING_FACE, NULL
 from tokshard.samples.index.tokenizer_check import check_tokenizers, job_tokenizer
 
 _UNREADABLE = (InputError, IntegrityError, StorageError)
+_SHOWN_SOURCES = 5
 _GPT2 = "GPT2BPETokenizer"
 _COMPARED = (HUGGING_FACE, _GPT2, "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")
 _RETOKENIZE = "tokenize all data with the job's tokenizer and one --eod"
@@ -27,51 +28,35 @@ _ADOPT = "run tokshard verify --adopt --tokenizer TOKENIZER, to record the token
 _KINDS = {"tokenizer": "tokenizer-mismatch", "eod": "eod-mismatch", "vocabulary": "token-range"}
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchTokenizer:
-    """The tokenizer that a launch command names.
-
-    Attributes:
-        tokenizer: What is known of it; None if the command does not name one.
-        reason: A phrase that states why its definition is unknown; None if it is known.
-    """
-
-    tokenizer: JobTokenizer | None = None
-    reason: str | None = None
-
-
-def read_launch_tokenizer(
-    launch: LaunchArguments, path_as: Sequence[tuple[str, str]] = ()
-) -> LaunchTokenizer:
+def read_launch_tokenizer(launch: LaunchArguments, path_as: Sequence[tuple[str, str]] = ()) -> JobTokenizer:
     """Read the tokenizer that a launch command names; nothing is downloaded.
 
     Args:
         launch: The arguments of the job.
         path_as: Pairs (path here, path at training time).
+
+    Returns:
+        The tokenizer, with a reason if its definition is unknown.
     """
     kind = launch.tokenizer_type or HUGGING_FACE
-    identifiers: dict[str, Any] = {"tokenizer_path": launch.tokenizer_model}
-    if kind == NULL:
-        if launch.vocab_size is None:
-            return LaunchTokenizer(None, f"{NULL} requires --vocab-size")
-        identifiers = {"vocab_size": launch.vocab_size}
-    elif kind == _GPT2:
-        identifiers = {"tokenizer_path": launch.tokenizer_model or launch.vocab_file}
-    elif kind not in _COMPARED:
-        return LaunchTokenizer(None, f"definitions of {kind} cannot be compared")
-    if kind != NULL and identifiers["tokenizer_path"] is None:
-        return LaunchTokenizer(None, "the launch command has no --tokenizer-model")
-    job = job_tokenizer(identifiers, path_as)
-    if job is None or job.identity is not None:
-        return LaunchTokenizer(job)
-    if job.null_vocab_size is not None:
-        return LaunchTokenizer(job, f"a {NULL} has only a vocabulary size")
-    return LaunchTokenizer(job, job.reason or f"{job.name} cannot be read here")
+    if kind == NULL and launch.vocab_size is None:
+        return JobTokenizer(kind, reason=f"{NULL} requires --vocab-size")
+    if kind not in {NULL, *_COMPARED}:
+        return JobTokenizer(kind, reason=f"definitions of {kind} cannot be compared")
+    path = launch.tokenizer_model or (launch.vocab_file if kind == _GPT2 else None)
+    if kind != NULL and path is None:
+        return JobTokenizer(kind, reason="the launch command has no --tokenizer-model")
+    identifiers = {"vocab_size": launch.vocab_size} if kind == NULL else {"tokenizer_path": path}
+    job = job_tokenizer(identifiers, path_as) or JobTokenizer(kind)
+    if job.identity is not None:
+        return job
+    unreadable = f"{job.name} cannot be read here" if kind != NULL else f"a {NULL} has only a vocabulary size"
+    return replace(job, reason=job.reason or unreadable)
 
 
 def findings_of_tokenizers(
     launch: LaunchArguments,
-    job: LaunchTokenizer,
+    job: JobTokenizer,
     prefixes: Iterable[str],
     recorded: Sequence[TokenizerMismatch],
 ) -> Iterator[Result]:
@@ -88,11 +73,12 @@ def findings_of_tokenizers(
         return
     yield from _impossible_ids(datasets)
     # A job whose definition is unknown is a note, and not a warning for each dataset.
-    named = job.tokenizer if job.reason is None or _has_size(job) else None
+    is_comparable = job.identity is not None or job.null_vocab_size is not None
+    compared = job if is_comparable else None
     try:
-        agreement = check_tokenizers(datasets, named, allowed=True)
+        agreement = check_tokenizers(datasets, compared, allowed=True)
     except _UNREADABLE:  # the tokens of a dataset
-        agreement = agree(list(datasets.items()), named)
+        agreement = agree(list(datasets.items()), compared)
     agreement = agreement.accepting((), of_indexes=recorded)
     for mismatch in agreement.mismatches:
         yield Finding(_KINDS[mismatch.kind], "error", mismatch.message, _RETOKENIZE)
@@ -102,15 +88,15 @@ def findings_of_tokenizers(
         yield Finding("tokenizer-unchecked", "warning", note, _ADOPT)
     for note in agreement.policy_notes:
         yield Finding("document-policy", "warning", note, "tokenize all data with the same options")
-    known = {name: found for name, found in datasets.items() if found.identity is not None}
-    if known and job.reason is not None:
+    identified = {name: found for name, found in datasets.items() if found.identity is not None}
+    if identified and job.reason is not None:
         message = f"the tokenizer of the data was not compared with the job's: {job.reason}"
-        if _has_size(job):
+        hint = "run doctor where the tokenizer can be read, or pass --path-as LOCAL=TRAINING"
+        if is_comparable:
             yield Finding("tokenizer-not-compared", "note", message)
         else:
-            hint = "run doctor where the tokenizer can be read, or pass --path-as LOCAL=TRAINING"
             yield SkippedCheck("tokenizer", message, hint)
-    yield from _beyond_embedding(launch.padded_vocab_size, known)
+    yield from _beyond_embedding(launch.padded_vocab_size, identified)
 
 
 def _impossible_ids(datasets: Mapping[str, DatasetTokenizer]) -> Iterator[Finding]:
@@ -120,10 +106,6 @@ def _impossible_ids(datasets: Mapping[str, DatasetTokenizer]) -> Iterator[Findin
         yield Finding("token-range", "error", error.message, error.hint)
     except _UNREADABLE:
         pass
-
-
-def _has_size(job: LaunchTokenizer) -> bool:
-    return job.tokenizer is not None and job.tokenizer.null_vocab_size is not None
 
 
 def _read(prefixes: Iterable[str]) -> Iterator[tuple[str, DatasetTokenizer]]:
@@ -136,12 +118,14 @@ def _read(prefixes: Iterable[str]) -> Iterator[tuple[str, DatasetTokenizer]]:
 
 
 def _beyond_embedding(size: int | None, datasets: Mapping[str, DatasetTokenizer]) -> Iterator[Finding]:
-    for prefix, tokenizer in datasets.items():
-        if size is not None and tokenizer.identity is not None and tokenizer.identity.max_token_id >= size:
-            yield Finding(
-                "vocabulary-size",
-                "error",
-                f"the tokenizer of {prefix} has ids up to {tokenizer.identity.max_token_id}, but the padded "
-                f"vocabulary of the job has {size} ids",
-                "increase --padded-vocab-size, or leave it out",
-            )
+    largest = {prefix: found.identity.max_token_id for prefix, found in datasets.items() if found.identity}
+    beyond = [prefix for prefix, token_id in largest.items() if size is not None and token_id >= size]
+    if beyond:
+        subject = "the tokenizers of {} have" if beyond[1:] else "the tokenizer of {} has"
+        yield Finding(
+            "vocabulary-size",
+            "error",
+            f"{subject.format(listed(beyond, _SHOWN_SOURCES))} ids up to {max(largest.values())}, but the "
+            f"padded vocabulary of the job has {size} ids",
+            "increase --padded-vocab-size, or leave it out",
+        )
