@@ -177,13 +177,13 @@ def test_a_resumed_job_is_planned_from_its_iteration(workshop):
             f"srun {JOB}",
             (),
             "the plan of the job is unknown: the number of processes depends on the configuration of srun",
-            "pass --world-size N",
+            "pass --set WORLD_SIZE=N, or --world-size N",
         ),
         (
             f"python {JOB}",
             (),
             "the plan of the job is unknown: the command does not contain the number of processes",
-            "pass --world-size N",
+            "pass --set WORLD_SIZE=N, or --world-size N",
         ),
         (
             f"torchrun --nnodes $NODES {JOB}",
@@ -195,7 +195,7 @@ def test_a_resumed_job_is_planned_from_its_iteration(workshop):
             f"torchrun --nproc-per-node $(nproc) {JOB}",
             (),
             "the plan of the job is unknown: the number of processes depends on $(nproc)",
-            "pass --world-size N",
+            "pass --set WORLD_SIZE=N, or --world-size N",
         ),
         (
             f"torchrun {JOB} --tensor-model-parallel-size $TP",

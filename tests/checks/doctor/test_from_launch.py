@@ -259,6 +259,7 @@ def test_identifiers_come_from_a_description_or_a_file(data):
         ),
         ("--split 1e2,1", "Megatron would read 1, 2, 1", None),
         ("--seq-length 4k", "--seq-length must be an integer, got '4k'", "write all digits"),
+        ("--tensor-model-parallel-size 3", "the number of processes must be divisible by 3", "start a "),
         ("--mock-data", "with --mock-data the job reads no dataset", "run `tokshard doctor`"),
         ("--sft", "with --sft the job reads conversations", "run `tokshard doctor`"),
         ("--fim-data", "with --fim-data the files of the cache have other names", "run `tokshard doctor`"),
@@ -275,7 +276,7 @@ def test_what_is_unknown_or_not_gpt_data_is_refused(data, text, message, hint):
 def test_the_versions_that_differ_are_named(data):
     with pytest.raises(UsageError) as refused:
         indexes_of_launch(command_of(JOB))
-    assert refused.value.hint.endswith("differ between 0.15, 0.16, 0.17, 0.18 (or 0.19) and main-20260822")
+    assert refused.value.hint.endswith("differ between 0.15; 0.16; 0.17; 0.18 or 0.19; main-20260822")
     # Only one version has this option.
     assert indexes_of_launch(f"{command_of(JOB)} --use-gigatoken").config.tokenizer["use_gigatoken"] == "True"
 

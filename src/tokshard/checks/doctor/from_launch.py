@@ -58,20 +58,6 @@ ResultT = TypeVar("ResultT")
 
 # Looking for existing files by the names of all versions takes 0.3 ms an index.
 _PROBED_INDEXES = 1_000
-# With these errors a job does not start, or reads other data than it seems to.
-_DECISIVE = frozenset(
-    {
-        "arguments",
-        "unknown-option",
-        "unset-variable",
-        "invalid-choice",
-        "no-single-source",
-        "no-data",
-        "split-excluded",
-        "default-split",
-        "split",
-    }
-)
 _BATCHES = ("micro_batch_size", "global_batch_size", "rampup_batch_size", "step_batch_size_schedule")
 _STEPS = ("train_iters", "train_samples", "phase_transition_iterations")
 _SAMPLERS = ("dataloader_type", "no_data_sharding")
@@ -195,33 +181,24 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
 
 
 def _common(kind: str, launches: Sequence[Launch], derive: Callable[[Launch], ResultT]) -> ResultT:
-    """Return what follows from a launch command, which must be the same for several.
-
-    Args:
-        kind: The word for it in messages.
-        launches: The launch commands.
-        derive: Returns it for one command.
-    """
-    results: list[ResultT | TokshardError] = []
+    """Return what is derived from each of several launch commands; results and errors must be the same."""
+    results: list[ResultT] = []
+    errors: list[TokshardError] = []
     for launch in launches:
         try:
             results.append(derive(launch))
         except TokshardError as error:
-            results.append(error)
-    first, *others = results
-    if any(_comparable(other) != _comparable(first) for other in others):
+            errors.append(error)
+    are_equal = all(result == results[0] for result in results)
+    if not are_equal or (results and errors) or len({error.message for error in errors}) > 1:
         lines = "; ".join(f"line {launch.line}" for launch in launches)
         raise UsageError(
             f"{len(launches)} launch commands need different {kind}: {lines}",
             hint="pass one of the commands in quotes; `tokshard doctor --show-command` prints them",
         )
-    if isinstance(first, TokshardError):
-        raise first
-    return first
-
-
-def _comparable(result: object) -> object:
-    return (type(result), result.message) if isinstance(result, TokshardError) else result
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def _indexes(
@@ -255,7 +232,8 @@ def _require_known(launch: Launch, options: DoctorOptions) -> None:
             hint="run `tokshard doctor` to check its other arguments",
         )
     for result in check_arguments(arguments, options.megatron):
-        if isinstance(result, Finding) and result.severity == "error" and result.code in _DECISIVE:
+        # A job with any of these errors does not start, or reads other data than it seems to.
+        if isinstance(result, Finding) and result.severity == "error":
             raise UsageError(result.message, hint=result.hint)
     unknown = unknown_data(arguments) or unknown_sizes(arguments)
     if options.like is None and options.tokenizer_identifiers is None:
@@ -283,17 +261,11 @@ def _identifiers(
         return candidates[0].identifiers
     if not candidates:
         return identifiers_of_launch(arguments, MEGATRON_VERSIONS[-2])  # the error tells why
-    *others, last = (_either(candidate.names.versions) for candidate in reversed(candidates))
+    names = [" or ".join(reversed(candidate.names.versions)) for candidate in reversed(candidates)]
     raise UsageError(
         "the Megatron version of the job is unknown, and no cached index tells it",
-        hint="pass --megatron VERSION; the names of the cache files differ between "
-        f"{', '.join(others)} and {last}",
+        hint=f"pass --megatron VERSION; the names of the cache files differ between {'; '.join(names)}",
     )
-
-
-def _either(versions: Sequence[str]) -> str:
-    first, *others = reversed(versions)
-    return f"{first} (or {', '.join(others)})" if others else first
 
 
 def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | None:
@@ -307,14 +279,7 @@ def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | No
 def _warnings(
     launches: Sequence[Launch], subject: str, result: str, unchecked_of: Callable[[Launch], Sequence[str]]
 ) -> tuple[str, ...]:
-    """Return the warnings about what was not read, each once.
-
-    Args:
-        launches: The launch commands.
-        subject: The word for the arguments that matter.
-        result: The word for what follows from them.
-        unchecked_of: Returns the options of a command whose effect on the result is not known.
-    """
+    """Return the warnings about what was not read of launch commands, each once."""
     warnings: list[str] = []
     for launch in launches:
         warnings += [f"{undecided.reason}; {undecided.hint}" for undecided in launch.undecided_commands()]
@@ -399,8 +364,7 @@ def _require_numbers(arguments: LaunchArguments) -> None:
     unknown = arguments.unknown_value(*_PLANNED)
     if unknown is None and arguments.world_size is None:
         unknown = arguments.unknown_value("world_size") or NO_WORLD_SIZE
-        is_expansion = unknown.has_parameters or unknown.variables not in {(), NO_WORLD_SIZE.variables}
-        hint = f"{_hint_of(unknown)}, or --world-size N" if is_expansion else "pass --world-size N"
+        hint = f"{_hint_of(unknown)}, or --world-size N"
         unknown = replace(unknown, hint=hint, has_parameters=False)
     has_sizes = any(getattr(arguments, name) is not None for name in MODEL_SIZES)
     has_steps = arguments.train_iters or arguments.train_samples
