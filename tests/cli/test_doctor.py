@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from support.command_line import tokshard
+from support.command_line import installed, tokshard
 from support.mixture_data import JOB_TOKENIZER, NAMES, run, write_mixture
 
 JOB = ("torchrun", "--nproc-per-node", 8, "pretrain_gpt.py", "--seq-length", 16, "--split", "9,1")
@@ -208,3 +208,16 @@ def test_a_relative_path_of_data_on_another_machine_is_no_error(workshop):
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("the cache was not checked: not on this machine: web_text_document\n")
     assert run("doctor", "--strict", *JOB, "--data-path", "web_text_document").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (50_000, "a mixture must have at most 32766 sources"),
+        (32_766, "not on this machine: corpus/0, corpus/1, "),
+    ],
+)
+def test_very_many_datasets_end_quickly(workshop, number, message):
+    (workshop / "words").write_text("\n".join(f"1 corpus/{dataset}" for dataset in range(number)))
+    done = installed("doctor", *JOB, "--data-args-path", "words", cwd=workshop, seconds=5)
+    assert message in done.stdout

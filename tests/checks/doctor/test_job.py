@@ -587,9 +587,9 @@ def test_the_cache_of_very_many_datasets_is_not_checked(data, monkeypatch):
         for suffix in (".idx", ".bin"):
             os.link(f"data/web{suffix}", f"many/{number}{suffix}")
     paths = tuple(f"many/{number}" for number in range(3001))
-    started = time.monotonic()
+    started = time.process_time()
     diagnosis = diagnose(replace(HEALTHY, data_path=paths))
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     (check,) = (check for check in diagnosis.skipped if check.check == "cache")
     assert check.reason == "the job looks up 6,002 indexes, and doctor checks at most 6,000"
     assert "tokshard blend --from-launch" in (check.hint or "")
