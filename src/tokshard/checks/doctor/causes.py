@@ -177,8 +177,9 @@ def _paths(datasets: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _other_paths(job: Sequence[str], cache: Sequence[str]) -> tuple[str, str]:
     """Return the paths that only one of two lists has, as text."""
-    only_job = [path for path in job if path not in set(cache)]
-    only_cache = [path for path in cache if path not in set(job)]
+    in_job, in_cache = set(job), set(cache)
+    only_job = [path for path in job if path not in in_cache]
+    only_cache = [path for path in cache if path not in in_job]
     pairs = (only_job, only_cache), (only_cache, only_job)
     texts = [
         f"with {listed(only, _SHOWN)}" if only else f"without {listed(others, _SHOWN)}"

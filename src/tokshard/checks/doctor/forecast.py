@@ -45,7 +45,7 @@ _DEFAULT_HINTS = {
     "blend": "change the data arguments of the launch command, or add data",
 }
 # More take longer than 5 s: 0.7 ms each for opening datasets, hashes of names and file checks.
-_MAX_INDEXES = 6_000
+_MAX_INDEXES = 5_000
 _MANY_INDEXES_HINT = (
     "merge datasets with `tokshard merge`, or build the indexes with `tokshard blend --from-launch`, which "
     "reuses those that are up to date"
