@@ -30,6 +30,9 @@ def directory(tmp_path, monkeypatch):
         ("data/web.idx/a", None),
         ("", None),
         ("a\0b", None),
+        ("/" + "a/" * 100_000, None),
+        ("./" * 3_000 + "index_cahce", None),
+        ("./" * 20 + "index_cahce", "./" * 20 + "index_cache"),
     ],
 )
 def test_near_path_of_a_directory(path, near):

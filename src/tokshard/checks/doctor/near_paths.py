@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from itertools import islice
 
 from tokshard.core.near_names import is_near
@@ -11,6 +10,7 @@ from tokshard.storage.paths import is_remote
 
 # Listing a directory of a slow file system takes about 1 s for so many names.
 _MAX_NAMES = 100_000
+_MAX_PATHS = 100
 
 
 def near_path(path: str, suffix: str = "") -> str | None:
@@ -24,27 +24,22 @@ def near_path(path: str, suffix: str = "") -> str | None:
         >>> near_path("/ect/hosts"), near_path("/ect", ".idx")
         ('/etc/hosts', None)
     """
-    if is_remote(path):
+    names = [name for name in path.split("/") if name]
+    if is_remote(path) or not names:
         return None
-    return next(_near_paths(path.rstrip("/"), suffix), None)
+    existing = ["/" if path.startswith("/") else ""]
+    for name in names[:-1]:
+        existing = [near for directory in existing for near in _near_paths(directory, name, "")][:_MAX_PATHS]
+    return next((near for directory in existing for near in _near_paths(directory, names[-1], suffix)), None)
 
 
-def _near_paths(path: str, suffix: str) -> Iterator[str]:
-    """Yield the path itself if it exists, else the existing paths whose names are near those of the path."""
+def _near_paths(directory: str, name: str, suffix: str) -> list[str]:
+    """Return the path of a name in a directory if it exists, else the existing paths of near names."""
+    path = os.path.join(directory, name)
     if os.path.exists(path + suffix):
-        yield path
-        return
-    parent, name = os.path.split(path)
-    if not name:
-        return
-    for directory in _near_paths(parent, "") if parent else ("",):
-        exact = os.path.join(directory, name)
-        if directory != parent and os.path.exists(exact + suffix):
-            yield exact
-            continue
-        for other in _names(directory or os.curdir, suffix):
-            if is_near(name, other):
-                yield os.path.join(directory, other)
+        return [path]
+    others = (other for other in _names(directory or os.curdir, suffix) if is_near(name, other))
+    return [os.path.join(directory, other) for other in others]
 
 
 def _names(directory: str, suffix: str) -> list[str]:
