@@ -583,15 +583,20 @@ def test_packed_indexes_are_found_and_their_samples_counted(data):
 
 def test_the_cache_of_very_many_datasets_is_not_checked(data, monkeypatch):
     os.mkdir("many")
-    for number in range(2501):
+    for number in range(2001):
         for suffix in (".idx", ".bin"):
             os.link(f"data/web{suffix}", f"many/{number}{suffix}")
-    paths = tuple(f"many/{number}" for number in range(2501))
+    paths = tuple(f"many/{number}" for number in range(2001))
     started = time.process_time()
     diagnosis = diagnose(replace(HEALTHY, data_path=paths))
     assert time.process_time() - started < 5
     (check,) = (check for check in diagnosis.skipped if check.check == "cache")
-    assert check.reason == "the job looks up 5,002 indexes, and doctor checks at most 5,000"
+    assert check.reason == "the job reads 2,001 datasets, and doctor opens at most 2,000"
     assert "tokshard blend --from-launch" in (check.hint or "")
-    monkeypatch.setattr("tokshard.checks.doctor.forecast._MAX_INDEXES", 6)
+    diagnosis = diagnose(
+        replace(HEALTHY, data_path=paths, train_iters=None, unknown=(("train_iters", "$N"),))
+    )
+    assert [check.reason for check in diagnosis.skipped if check.check == "cache"] == [check.reason]
+    assert "tokenizer-unchecked" not in codes(diagnosis)
+    monkeypatch.setattr("tokshard.checks.doctor.forecast._MAX_SOURCES", 3)
     assert "cache" not in skipped(diagnose(replace(HEALTHY, data_path=paths[:3])))
