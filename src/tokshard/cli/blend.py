@@ -73,7 +73,7 @@ def blend(
         text = emit_megatron(report, options, emit)
         terminal.say(text if emit == "megatron-json" else visible(text))
     else:
-        following = None if indexes is None else launch.following(given, indexes, options.cache)
+        following = None if indexes is None else indexes.next_step(options.cache)
         run.show(report, lambda report: _sections(report, options, following))
 
 

@@ -36,7 +36,7 @@ def build_indices(given: Given[BuildIndicesOptions], launch: LaunchOptions, run:
     warn_early(options, run)
     report = tokshard.build_indices(options, progress=run.progress)
     run.warn(report.warnings)
-    following = None if indexes is None else launch.following(given, indexes, options.cache_dir)
+    following = None if indexes is None else indexes.next_step(options.cache_dir)
     from tokshard.checks.inspect.packing_facts import describe_packed
 
     packed = describe_packed(

@@ -13,9 +13,7 @@ from tokshard.checks.doctor.options import ITERATION, VARIABLES
 from tokshard.cli.command_run import CommandRun
 from tokshard.cli.generate import Given
 from tokshard.core.codec import Count
-from tokshard.core.formatting import shown_path
-from tokshard.core.options import Option, Options, StrPath, declared_options
-from tokshard.core.path_mapping import PathMapping
+from tokshard.core.options import Option, Options
 from tokshard.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,17 +63,9 @@ class LaunchOptions(Options):
         self._refuse(given)
         from tokshard.checks.doctor.from_launch import indexes_of_launch
 
-        indexes = indexes_of_launch(
-            DoctorOptions(
-                launch=read_launch(self.from_launch),
-                megatron=given.values.get("megatron"),
-                like=given.values.get("like"),
-                tokenizer_identifiers=given.values.get("tokenizer_identifiers"),
-                path_as=given.values.get("path_as", ()),
-                variables=self.variables,
-                iteration=self.iteration,
-            )
-        )
+        names = ("megatron", "like", "tokenizer_identifiers", "path_as")
+        passed = {name: given.values[name] for name in names if name in given.values}
+        indexes = indexes_of_launch(self._job(self.from_launch, **passed))
         if given.values.get("pack") == "best-fit" and indexes.defers_index_loading:
             raise UsageError(
                 "--pack best-fit cannot be used with --dataloader-defer-npy-index-mmap in the launch "
@@ -94,9 +84,12 @@ class LaunchOptions(Options):
             return given.make(), ()
         from tokshard.checks.doctor.from_launch import plan_of_launch
 
-        launch = read_launch(self.from_launch)
-        job = DoctorOptions(launch=launch, variables=self.variables, iteration=self.iteration)
-        return plan_of_launch(job, given.values)
+        return plan_of_launch(self._job(self.from_launch), given.values)
+
+    def _job(self, launch: str, **passed: Any) -> DoctorOptions:
+        return DoctorOptions(
+            launch=read_launch(launch), variables=self.variables, iteration=self.iteration, **passed
+        )
 
     def _refuse(self, given: Given[Any]) -> None:
         """Refuse options that the launch command decides about."""
@@ -114,18 +107,6 @@ class LaunchOptions(Options):
                     f"{name} cannot be used with --from-launch",
                     hint=f"remove {name}: the launch command decides about it",
                 )
-
-    def following(self, given: Given[Any], indexes: LaunchIndexes, cache: StrPath | None) -> str:
-        """Return the next step: the doctor, after the launch command names the cache."""
-        words = given.words("megatron", "like", "tokenizer_identifiers", "path_as")
-        for field in filter(self.is_given, ("variables", "iteration")):
-            words += declared_options(LaunchOptions)[field].words(getattr(self, field))
-        words = ["tokshard", "doctor", *words, str(self.from_launch)]
-        command = f"check the launch script with `{shlex.join(words)}`"
-        if indexes.cache_directory is not None or cache is None:
-            return command
-        directory = PathMapping(given.values.get("path_as", ())).map(os.fspath(cache))
-        return f"add --data-cache-path {shlex.quote(shown_path(directory))} to the launch command; {command}"
 
 
 def read_launch(word: str) -> str:

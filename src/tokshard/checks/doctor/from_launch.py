@@ -41,8 +41,9 @@ from tokshard.checks.doctor.lookups import (
 )
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.core.findings import Finding
+from tokshard.core.formatting import shown_path
 from tokshard.core.megatron_rules import MEGATRON_VERSIONS
-from tokshard.core.options import declared_options, several
+from tokshard.core.options import StrPath, declared_options, several
 from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.ranks.discovery import read_blends
@@ -84,7 +85,8 @@ class LaunchIndexes:
         cache_directory: The job's ``--data-cache-path`` on this machine; None if the job has none.
         tokenizer: A copy of the job's tokenizer on this machine, if the job's path is another one.
         global_batch_size: The samples of the job's last step; None if unknown.
-        blend_command: The command that builds them.
+        blend_command: The command that builds them, in words for a hint.
+        doctor_command: The command that checks them.
         warnings: Messages for the user.
         defers_index_loading: Whether the job computes the sizes of indexes from token counts, so that it
             cannot read packed indexes.
@@ -96,6 +98,7 @@ class LaunchIndexes:
     tokenizer: str | None
     global_batch_size: int | None
     blend_command: str
+    doctor_command: str
     warnings: tuple[str, ...]
     defers_index_loading: bool = False
 
@@ -137,6 +140,14 @@ class LaunchIndexes:
             cache_dir=self.cache_directory,
         )
 
+    def next_step(self, cache: StrPath | None) -> str:
+        """Return the instruction for the time after the indexes are built in a cache."""
+        check = f"check the launch script with `{self.doctor_command}`"
+        if self.cache_directory is not None or cache is None:
+            return check
+        directory = shown_path(self.config.training_path(os.fspath(cache)))
+        return f"add --data-cache-path {shlex.quote(directory)} to the launch command; {check}"
+
     @property
     def _naming(self) -> NamingOptions:
         return NamingOptions(tokenizer_identifiers=self.config.tokenizer, tokenizer=self.tokenizer)
@@ -166,15 +177,15 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
     launches = read_job(options)
     recipe, config, cache_directory, tokenizer = _common("indexes", launches, partial(_indexes, options))
     first = launches[0]
+    build = BuildCommand.of(options, first)
     return LaunchIndexes(
         recipe=recipe,
         config=config,
         cache_directory=cache_directory,
         tokenizer=tokenizer,
         global_batch_size=_last_batch_size(first.arguments),
-        blend_command=BuildCommand.of(options, first).text(
-            is_blend=True, names=TokenizerNames("file"), is_named=True
-        ),
+        blend_command=build.text(is_blend=True, names=TokenizerNames("file"), is_named=True),
+        doctor_command=shlex.join(("tokshard", "doctor", *build.options, build.launch)),
         warnings=_warnings(launches, "the data", "the indexes", unchecked_options),
         defers_index_loading=first.arguments.dataloader_defer_npy_index_mmap,
     )
