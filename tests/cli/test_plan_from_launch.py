@@ -248,8 +248,8 @@ def test_a_resumed_job_is_planned_from_its_iteration(workshop):
         (
             f"torchrun {JOB} --dataloader-type batch",
             (),
-            "the launch command has --dataloader-type batch, which --from-launch cannot plan",
-            "pass the ranks, batches and steps as options instead of --from-launch",
+            "--dataloader-type must be one of cyclic, external, single, got 'batch'",
+            "correct the value",
         ),
         (
             f"torchrun {JOB} --phase-transition-iterations 4",

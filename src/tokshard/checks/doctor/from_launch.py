@@ -345,7 +345,6 @@ def _plan(given: Mapping[str, Any], launch: Launch) -> ShardPlanOptions:
         error.hint = error.hint or "correct this option, or the launch command"
         raise
     unplanned = {
-        f"--dataloader-type {arguments.dataloader_type}": arguments.dataloader_type not in _MODES,
         "--phase-transition-iterations": arguments.phase_transition_iterations is not None,
         "--pipeline-model-parallel-layout and --mtp-num-layers": (
             bool(options.mtp_stages) and "pipeline_model_parallel_layout" in launch.others
