@@ -221,3 +221,18 @@ def test_very_many_datasets_end_quickly(workshop, number, message):
     (workshop / "words").write_text("\n".join(f"1 corpus/{dataset}" for dataset in range(number)))
     done = installed("doctor", *JOB, "--data-args-path", "words", cwd=workshop, seconds=5)
     assert message in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (("--seq-length", 0), "sequence_length must be at least 1, got 0"),
+        (("--train-samples", 10**30), "--train-samples must be "),
+    ],
+)
+def test_absurd_numbers_of_a_step_schedule_are_errors(workshop, numbers, message):
+    words = [*JOB[:4], "--micro-batch-size", 1, "--eval-interval", 5, "--step-batch-size-schedule", "0:8"]
+    words += ["--train-samples", 100, "--seq-length", 16, "--split", "9,1", *WEB, *numbers]
+    done = run("doctor", *words)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"error: arguments: {message}" in done.stdout

@@ -10,7 +10,7 @@ from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, Unknown
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
 from tokshard.errors import UsageError
-from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.schedule import MAX_SAMPLES, BatchSchedule
 from tokshard.samples.index.sizes import Sizes, TrainingOptions
 
 _EXPANSION = re.compile(r"[$`<*?\[{~]")
@@ -178,8 +178,9 @@ class LaunchArguments:
         given = {field.name: getattr(self, field.name) for field in fields(TrainingOptions)}
         given["train_iters"] = self.train_iters or 0
         if not self.train_iters and self.train_samples and self.step_batch_size_schedule is not None:
-            timeline = self.step_schedule().timeline(1, stop=self.train_samples)
-            given["train_iters"] = int(timeline.step_of(self.train_samples - 1)) + 1  # may be partial
+            samples = min(self.train_samples, MAX_SAMPLES)
+            timeline = self.step_schedule().timeline(1, stop=samples)
+            given["train_iters"] = int(timeline.step_of(samples - 1)) + 1  # may be partial
         if self.eval_interval is None:  # a finding says which versions do not start without it
             given["eval_interval"] = megatron_rules.EVAL_INTERVAL
         return TrainingOptions(**given | {"global_batch_size": batch})
@@ -203,7 +204,7 @@ class LaunchArguments:
         Raises:
             UsageError: It is absent or invalid.
         """
-        return BatchSchedule.parse(self.step_batch_size_schedule or "", self.seq_length)
+        return BatchSchedule.parse(self.step_batch_size_schedule or "", self.seq_length or None)
 
 
 def _kind(annotation: str) -> str:
