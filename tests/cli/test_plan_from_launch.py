@@ -293,6 +293,12 @@ def test_a_launch_command_that_cannot_be_planned_is_refused(workshop, launch, op
     assert refused(workshop, launch, *options) == (2, error, hint)
 
 
+def test_more_samples_than_fit_a_plan_are_refused(workshop):
+    job = f"torchrun pretrain_gpt.py --micro-batch-size 2 --train-samples {10**30}"
+    code, error, _ = refused(workshop, job, *EPOCHS, source="data/many")
+    assert (code, "fewer than the required 2,305,843,009,213,693,952" in error) == (2, True), error
+
+
 def test_a_script_that_is_missing_is_named(workshop):
     code, error, hint = refused(workshop, "no.sh")
     assert (code, error) == (3, "launch script not found: no.sh")

@@ -48,7 +48,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.errors import InputError, TokshardError, UsageError
 from tokshard.ranks.discovery import read_blends
 from tokshard.ranks.options import ShardPlanOptions, batch_schedule
-from tokshard.ranks.schedule import BatchSchedule
+from tokshard.ranks.schedule import MAX_SAMPLES, BatchSchedule
 from tokshard.ranks.topology import DEFAULT_ORDER
 from tokshard.samples.blend.options import BlendOptions, BuilderConfig
 from tokshard.samples.blend.plan import SplitPlan, plan_requests
@@ -427,8 +427,9 @@ def _decided(arguments: LaunchArguments, others: Mapping[str, str]) -> dict[str,
 def _with_progress(options: ShardPlanOptions, arguments: LaunchArguments) -> ShardPlanOptions:
     """Return the options with the consumed samples and the remaining steps of a job that resumes."""
     group = options.micro_batch_size * options.topology().data_parallel
+    samples = arguments.train_samples and min(arguments.train_samples, MAX_SAMPLES)
     schedule = batch_schedule(options, arguments.seq_length) or BatchSchedule.constant(group)
-    timeline = schedule.timeline(group, stop=arguments.train_samples, steps=arguments.train_iters)
+    timeline = schedule.timeline(group, stop=samples, steps=arguments.train_iters)
     step = arguments.iteration or 0
     consumed = options.consumed_samples
     if not consumed:
@@ -438,9 +439,9 @@ def _with_progress(options: ShardPlanOptions, arguments: LaunchArguments) -> Sha
     steps = options.steps
     if arguments.train_iters:
         steps = arguments.train_iters - step
-    elif arguments.train_samples:
-        remaining = schedule.timeline(group, consumed, stop=arguments.train_samples)
-        steps = remaining.steps_within(max(0, arguments.train_samples - consumed))
+    elif samples:
+        remaining = schedule.timeline(group, consumed, stop=samples)
+        steps = remaining.steps_within(max(0, samples - consumed))
     if steps is not None and steps < 1:
         raise UsageError(
             f"the job has no steps after step {step:,} and {consumed:,} consumed samples",
