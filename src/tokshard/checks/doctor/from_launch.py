@@ -164,14 +164,6 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
             launch commands need different indexes, or the job reads other data than GPT's.
         InputError: A file cannot be read, or the data is not on this machine.
         StorageError: The cache cannot be read.
-
-    Example:
-        >>> command = "torchrun pretrain_gpt.py --data-path 0.7 web 0.3 code --split 99,1,0 --seq-length 64 "
-        >>> command += "--train-iters 10 --global-batch-size 8 --eval-interval 5 --tokenizer-model llama"
-        >>> found = indexes_of_launch(DoctorOptions(launch=command, megatron="0.19"))
-        >>> options = found.blend_options()  # add an output, and pass them to tokshard.blend
-        >>> options.num_samples, options.split
-        (Sizes(train=80, valid=2400, test=800), '99,1,0')
     """
     options = job if isinstance(job, DoctorOptions) else DoctorOptions(launch=job)
     launches = read_job(options)
