@@ -45,7 +45,7 @@ _DEFAULT_HINTS = {
     "blend": "change the data arguments of the launch command, or add data",
 }
 # More take longer than 5 s: in each split 0.7 ms for the dataset, the hash of its index and file checks.
-_MAX_SOURCES = 2_000
+_MAX_SOURCES = 5_000
 _MANY_SOURCES_HINT = (
     "merge datasets with `tokshard merge`, or build the indexes with `tokshard blend --from-launch`, which "
     "reuses those that are up to date"

@@ -57,8 +57,6 @@ from tokshard.samples.index.options import BuildIndicesOptions, NamingOptions, e
 
 ResultT = TypeVar("ResultT")
 
-# Looking for existing files by the names of all versions takes 0.3 ms an index.
-_PROBED_INDEXES = 1_000
 _BATCHES = ("micro_batch_size", "global_batch_size", "rampup_batch_size", "step_batch_size_schedule")
 _STEPS = ("train_iters", "train_samples", "phase_transition_iterations")
 _SAMPLERS = ("dataloader_type", "no_data_sharding")
@@ -255,9 +253,8 @@ def _identifiers(
 ) -> dict[str, object] | None:
     if (chosen := chosen_candidate(arguments, options)) is not None:
         return chosen.identifiers
-    probed = [replace(split, requests=split.requests[:_PROBED_INDEXES]) for split in splits]
-    likeliest = cache.likeliest(probed)
-    if cache.has_names_of([split.with_tokenizer(likeliest.identifiers) for split in probed]):
+    likeliest = cache.likeliest(splits)
+    if cache.has_names_of([split.with_tokenizer(likeliest.identifiers) for split in splits]):
         return likeliest.identifiers
     candidates = candidates_of_launch(arguments)
     if len(candidates) == 1:

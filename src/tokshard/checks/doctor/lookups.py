@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ from tokshard.samples.index.packing import Packing
 from tokshard.samples.index.sidecar import allowed_mismatches, readable_sidecar
 
 _SHOWN_DIFFERENCES = 6
+_COMPARED_INDEXES = 100
 _PLACE = re.compile(r"\[\d+\]")
 
 
@@ -301,8 +302,8 @@ class JobCache:
 
     def likeliest(self, splits: Sequence[SplitPlan]) -> Candidate:
         """Return the identifiers under which most files are there, else those most like some that are."""
-        directories = [self._of(request) for split in splits for request in split.requests]
-        there = self._cached.tokenizers(directories)
+        splits = _first(splits)
+        there = self._cached.tokenizers(map(self._of, _requests(splits)))
         candidates = candidates_of_launch(self._launch)
         known = [candidate.identifiers for candidate in candidates]
         candidates += [
@@ -315,7 +316,7 @@ class JobCache:
         return max(
             candidates,
             key=lambda candidate: (
-                self._found([split.with_tokenizer(candidate.identifiers) for split in splits]),
+                self._existing([split.with_tokenizer(candidate.identifiers) for split in splits]),
                 max((_likeness(candidate.identifiers, other) for other in there), default=0),
                 _is_release(candidate),
             ),
@@ -323,9 +324,9 @@ class JobCache:
 
     def has_names_of(self, splits: Sequence[SplitPlan]) -> bool:
         """Return whether the cache has an index with the tokenizer's identifiers of one of the splits."""
-        requests = [request for split in splits for request in split.requests]
-        cached = self._cached.tokenizers(map(self._of, requests))
-        return self._found(splits) > 0 or any(request.tokenizer in cached for request in requests)
+        splits = _first(splits)
+        cached = self._cached.tokenizers(map(self._of, _requests(splits)))
+        return self._existing(splits) > 0 or any(request.tokenizer in cached for request in _requests(splits))
 
     @property
     def directory(self) -> str | None:
@@ -353,8 +354,7 @@ class JobCache:
     def packings(self, splits: Sequence[SplitPlan]) -> dict[CacheEntry, Packing | None]:
         """Return the packing of each index that is looked up and exists; None for concatenated documents."""
         found: dict[CacheEntry, Packing | None] = {}
-        entries = (self.entry(request) for split in splits for request in split.requests)
-        for entry in entries:
+        for entry in map(self.entry, _requests(splits)):
             if os.path.isfile(entry.description_path):
                 sidecar = readable_sidecar(entry)
                 origin = None if sidecar is None else sidecar.origin
@@ -394,12 +394,8 @@ class JobCache:
             nearest=self._cached.nearest(description, entry.directory) if condition == "missing" else None,
         )
 
-    def _found(self, splits: Sequence[SplitPlan]) -> int:
-        return sum(
-            os.path.isfile(self.entry(request).description_path)
-            for split in splits
-            for request in split.requests
-        )
+    def _existing(self, splits: Sequence[SplitPlan]) -> int:
+        return sum(os.path.isfile(self.entry(request).description_path) for request in _requests(splits))
 
     def entry(self, request: IndexRequest) -> CacheEntry:
         """Return the files of an index; the request has the identifiers of the tokenizer."""
@@ -407,6 +403,15 @@ class JobCache:
 
     def _of(self, request: IndexRequest) -> str:
         return self._directory or default_directory(request.prefix)
+
+
+def _first(splits: Sequence[SplitPlan]) -> list[SplitPlan]:
+    """Return splits with their first indexes alone, which tell the names of all."""
+    return [replace(split, requests=split.requests[:_COMPARED_INDEXES]) for split in splits]
+
+
+def _requests(splits: Sequence[SplitPlan]) -> Iterator[IndexRequest]:
+    return chain.from_iterable(split.requests for split in splits)
 
 
 def _is_release(candidate: Candidate) -> bool:
