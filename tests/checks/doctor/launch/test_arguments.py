@@ -384,7 +384,7 @@ def test_long_json_lines_are_named_without_being_parsed(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("a.jsonl", "JSON Lines"), ("a.py", "a Python program"), ("a.idx", "an index of a dataset")],
+    [("a.jsonl", "JSON Lines"), ("a.py", "a Python program")],
 )
 def test_another_kind_of_file_is_named(name, kind):
     with pytest.raises(UsageError, match=f"{name} is {kind}, not a launch script"):

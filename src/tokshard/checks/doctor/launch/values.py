@@ -1,0 +1,97 @@
+"""Arguments of a job that Megatron has printed, and files of arguments."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tokshard.checks.doctor.launch.arguments import KINDS, LaunchArguments
+from tokshard.checks.doctor.launch.launch import Launch
+from tokshard.errors import UsageError
+
+NOTHING = "no argument of a Megatron training job found in {}"
+HINT = "pass the launch script, or the whole command with the values of its variables"
+_LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
+_IN_SCRIPT = re.compile(r"\s*(?:#|echo |printf )")
+_FEWEST_PRINTED = 2
+_SECTIONS = ("model_parallel", "language_model")
+_KINDS = KINDS | {"world_size": "int", "iteration": "int"}
+# Names in Megatron's namespace that differ from those of the options.
+_ALIASES = {"special_tokens": "tokenizer_special_tokens", "metadata_path": "tokenizer_metadata"}
+
+
+def printed_values(text: str) -> dict[str, Any]:
+    """Return the arguments that Megatron has printed in a log; none if the text is no log."""
+    lines = (line for line in text.splitlines() if not _IN_SCRIPT.match(line))
+    printed = {match[1]: _literal(match[2].strip()) for match in map(_LOG_LINE.search, lines) if match}
+    return printed if len(printed.keys() & _KINDS.keys()) >= _FEWEST_PRINTED else {}
+
+
+def yaml_values(text: str, name: str) -> dict[str, Any]:
+    """Return the arguments of a file for ``--yaml-cfg``.
+
+    Raises:
+        UsageError: It is not a YAML object.
+    """
+    import yaml
+
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{name} is not valid YAML: {reason}", hint=HINT) from None
+    if not isinstance(values, dict):
+        raise UsageError(f"{name} is not a YAML object of arguments", hint=HINT)
+    # Megatron merges two sections into the whole; others stay apart.
+    for section in _SECTIONS:
+        inner = values.pop(section, None)
+        values |= inner if isinstance(inner, dict) else {}
+    path = values.get("data_path")
+    if isinstance(path, str):
+        values["data_path"] = path.split()
+    return {str(key): value for key, value in values.items()}
+
+
+def launch_of_values(values: Mapping[str, Any], name: str) -> Launch:
+    """Return the launch command with the arguments of Megatron's namespace; those that are None are absent.
+
+    Raises:
+        UsageError: An argument about data has a value of another type, or there is none.
+    """
+    named = {_ALIASES.get(key, key): value for key, value in values.items()}
+    given = {key: _checked(key, value) for key, value in named.items() if key in _KINDS and value is not None}
+    if "no_data_sharding" not in given and values.get("data_sharding") is False:
+        given["no_data_sharding"] = True
+    if not given:
+        raise UsageError(NOTHING.format(name), hint=HINT)
+    others = {
+        key: value for key, value in named.items() if key not in _KINDS and value not in (None, False, [])
+    }
+    texts = {key: "" if value is True else str(value) for key, value in others.items()}
+    return Launch(arguments=LaunchArguments(**given, is_completed=True), others=texts)
+
+
+def _literal(text: str) -> Any:
+    # Megatron printed the value with ``str``; what is not a literal is a text.
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text
+
+
+def _checked(attribute: str, value: Any) -> Any:
+    kind = _KINDS[attribute]
+    is_list, is_bool = isinstance(value, list | tuple), isinstance(value, bool)
+    if kind == "list" and is_list:
+        return tuple(map(str, value))
+    if kind == "str" and is_list:  # phase_transition_iterations, parsed
+        return ",".join(map(str, value))
+    if (kind == "bool" and is_bool) or (kind == "int" and type(value) is int):
+        return value
+    if kind == "float" and isinstance(value, int | float) and not is_bool:
+        return float(value)
+    if kind == "str" and not isinstance(value, bool | dict):
+        return str(value)
+    raise UsageError(f"{attribute} must be {kind}, got {value!r}")
