@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 from tokshard.checks.doctor.job import doctor
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.programs import unsupported_data
-from tokshard.checks.doctor.launch.rules import check_processes
+from tokshard.checks.doctor.launch.rules import check_arguments, check_launch, check_processes
 from tokshard.checks.doctor.launch.text import choose_launches, read_launch_words, read_launches
 from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.interpreter import read_shell
 from tokshard.checks.doctor.shell.state import ShellReading
+from tokshard.core.findings import Finding
 from tokshard.errors import IntegrityError, UsageError
 from tokshard.samples.index.sizes import Sizes
 
@@ -374,6 +376,88 @@ def test_options_after_a_line_without_backslash_are_reported():
 def test_what_is_no_launch_command_is_an_error(text, message):
     with pytest.raises(UsageError, match=message):
         read_launch(text)
+
+
+BOMB = "a: &a [lol, lol]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefghij", "bcdefghijk", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "message"),
+    [
+        (f"{BOMB}data_path: *k\nseq_length: 8\n", "x.yaml", "data_path must be list, got a list"),
+        (f"{BOMB}split: *k\nseq_length: 8\n", "x.yaml", "split must be str, got a list"),
+        (
+            f"seq_length: 8\ndata_path:\n{'- a' * 100_000}\n",
+            "x.yaml",
+            "x.yaml must have at most 262,144 characters",
+        ),
+        (f"  seed ..... {'[1,' * 30_000}\n  split ..... 1\n", "x.log", "seed must be int, got "),
+        ("  seed ..... {1: {}, []: 2}\n  split ..... 1\n", "x.log", "seed must be int, got "),
+    ],
+)
+def test_absurd_values_are_refused_with_a_short_message(text, path, message):
+    start = time.process_time()
+    with pytest.raises(UsageError) as refused:
+        read_launches(text, path=path)
+    assert refused.value.message.startswith(message)
+    assert len(refused.value.message) < 200
+    assert time.process_time() - start < 5
+
+
+def test_objects_of_other_keys_are_not_written_out():
+    (launch,) = read_launches(f"{BOMB}seq_length: 8\nfoo: true\nbar: 7\n", path="x.yaml")
+    assert {launch.others[name] for name in "abcdefghijk"} == {""}
+    assert (launch.others["foo"], launch.others["bar"]) == ("", "7")
+
+
+@pytest.mark.parametrize("options", ["--seq-length", "--train-iters", "--split", "--data-path x --split"])
+def test_long_values_are_shortened_in_messages(options):
+    (launch,) = read_launches(f"torchrun pretrain_gpt.py --seed 1 {options} {'9' * 100_000}x")
+    results = check_arguments(launch.arguments)
+    texts = [result.message if isinstance(result, Finding) else result.reason for result in results]
+    assert max(map(len, texts)) < 400
+
+
+@pytest.mark.parametrize(
+    "launcher", ["srun -N 1 --ntasks-per-node", "torchrun --nproc-per-node", "mpirun -np"]
+)
+def test_absurd_number_of_processes_is_unknown(launcher):
+    launch = read_launch(f"{launcher} {'9' * 5000} python pretrain_gpt.py --seed 1")
+    assert launch.world_size is None
+    unknown = launch.unknown_value("world_size")
+    assert unknown is not None
+    assert len(unknown.reason) < 200
+
+
+def test_group_of_a_shell_script_is_no_json():
+    assert read_launch("{ torchrun pretrain_gpt.py --seed 1\n}").seed == 1
+
+
+def test_trace_of_many_commands_is_read_at_once():
+    text = "++ x.py a b\n" * 20_000 + "+ python pretrain_gpt.py --seed 1\n"
+    start = time.process_time()
+    (launch,) = read_launches(text)
+    assert (launch.line, launch.arguments.seed) == (20_001, 1)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["tasks/eval_harness/evaluate.py", "analyze_data.py", "tools/create_doc_index.py", "report_x.py"],
+)
+def test_programs_that_evaluate_or_prepare_are_no_training_jobs(program):
+    with pytest.raises(UsageError, match="no argument of a Megatron training job"):
+        read_launches(f"python {program} --seq-length 8 --micro-batch-size 1")
+
+
+@pytest.mark.parametrize("command", ["tasks/main.py --task RACE", "train.py --prompt-data a.jsonl"])
+def test_jobs_without_gpt_data_have_no_data_to_check(command):
+    (launch,) = read_launches(f"python {command} --micro-batch-size 1 --global-batch-size 8")
+    assert unsupported_data(launch) is not None
+    assert [result for result in check_launch(launch) if result.severity == "error"] == []
 
 
 def test_long_json_lines_are_named_without_being_parsed(monkeypatch):

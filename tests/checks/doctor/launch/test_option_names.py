@@ -93,6 +93,14 @@ def test_underscores_are_reported_once_for_all_options():
     assert problem.hint == "write --micro-batch-size, --lr-decay-style"
 
 
+def test_underscores_of_a_fork_that_writes_its_own_options_so_are_a_note():
+    (note,) = problems("--wandb_entity me --wandb_logger_of_ours --bf16")
+    assert (note.code, note.severity) == ("other-options", "note")
+    assert "--wandb_entity, --wandb_logger_of_ours" in note.message
+    codes = [problem.code for problem in problems("--micro_batch_size 1 --wandb_logger_of_ours")]
+    assert codes == ["reading", "other-options"]
+
+
 def test_all_options_about_data_are_listed():
     names = {option_of(name)[2:] for name in KINDS}
     assert names <= known_options().choices.keys()

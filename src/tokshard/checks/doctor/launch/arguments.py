@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, Unknown
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding
+from tokshard.core.formatting import shortened
 from tokshard.errors import UsageError
 from tokshard.ranks.schedule import MAX_SAMPLES, BatchSchedule
 from tokshard.samples.index.sizes import Sizes, TrainingOptions
@@ -219,7 +220,8 @@ KINDS = {
 """The arguments that options set, and the kinds of their values: bool, int, float, str or list."""
 
 
-def _unknown_world_size(written: str) -> Unknown:
+def _unknown_world_size(expansion: str) -> Unknown:
+    written = shortened(expansion)
     if written.isalpha():
         reason = f"the number of processes depends on the configuration of {written}"
         return replace(NO_WORLD_SIZE, reason=reason)
@@ -237,7 +239,7 @@ def _unknown_value(option: str, written: str) -> Unknown:
     if written.startswith("--"):
         return Unknown(f"{option} is absent, and {written} may stand for it", f"write {option}")
     if not _EXPANSION.search(written):
-        return Unknown(f"{option} has the invalid value {written!r}", "correct the value")
+        return Unknown(f"{option} has the invalid value {shortened(repr(written))}", "correct the value")
     return Unknown.depending_on([written], f"{option} depends on {written}")
 
 

@@ -18,6 +18,7 @@ _OTHERS = frozenset({"accelerate", "aprun", "deepspeed", "horovodrun", "jsrun", 
 _STARTED = frozenset({"nice", "numactl", "taskset", "env", "docker", "podman", "singularity", "apptainer"})
 _STARTED |= frozenset({"bash", "sh", "timeout", "stdbuf", "nsys"})
 _PAIRS = frozenset({"mca", "gmca", "genv", "env", "prtemca"})  # mpirun's options with two values
+_NUMBER = re.compile(r"0*[1-9][0-9]{0,8}")
 _ATTACHED = re.compile(r"-([nN])(\d+)")
 
 WorldSize = int | str | None
@@ -51,8 +52,8 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
         size = "mpirun" if number is None else _product(number)
     else:
         size = next((word.unknown[0] for word in words if word.is_open), None)
-    passed = variables.get("WORLD_SIZE", "")
-    return int(passed) if passed.isdecimal() and not isinstance(size, int) else size
+    passed = _product(Word(variables.get("WORLD_SIZE", "")))
+    return passed if isinstance(passed, int) and not isinstance(size, int) else size
 
 
 def _after(words: Sequence[Word], names: frozenset[str]) -> Sequence[Word] | None:
@@ -152,7 +153,7 @@ def _product(*numbers: Word) -> int | str:
     for number in numbers:
         if number.unknown:
             return number.unknown[0]
-        if not number.text.isdecimal() or int(number.text) < 1:
+        if not _NUMBER.fullmatch(number.text):
             return number.text or "a missing number"
         result *= int(number.text)
     return result

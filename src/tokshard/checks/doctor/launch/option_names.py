@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from tokshard.checks.doctor.launch.arguments import LaunchArguments
+from tokshard.checks.doctor.launch.arguments import KINDS
 from tokshard.checks.doctor.shell.values import Word
 from tokshard.core.findings import Finding
-from tokshard.core.formatting import listed
+from tokshard.core.formatting import listed, shortened
 from tokshard.core.near_names import near_name
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -58,15 +58,21 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
     known = known_options()
     with_underscores: dict[str, str] = {}
     others: dict[str, None] = {}
+    # A fork whose own options have underscores may have others.
+    has_underscores = any(
+        "_" in name and name not in known.choices and not intended_option(name) for name, _ in options
+    )
     for name, operand in dict(options).items():
         intended = intended_option(name)
-        if intended == name.replace("_", "-"):
+        if intended == name.replace("_", "-") and (
+            not has_underscores or intended.replace("-", "_") in KINDS
+        ):
             with_underscores[f"--{name}"] = f"--{intended}"
         elif name in known.choices:
             yield from _check_choice(name, operand, known.choices[name])
         elif _NAME.fullmatch(name) is None:
             continue
-        elif intended is not None:
+        elif intended not in (None, name.replace("_", "-")):
             yield Finding(
                 "unknown-option",
                 "error",
@@ -93,7 +99,7 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
 def _check_choice(name: str, operand: Word | None, choices: frozenset[str]) -> Iterator[Finding]:
     if not choices or operand is None or operand.unknown or operand.text in choices:
         return
-    value = operand.text
+    value = shortened(operand.text)
     intended = next((choice for choice in sorted(choices) if choice.lower() == value.lower()), None)
     intended = intended or near_name(value, sorted(choices))
     if intended is not None:
@@ -120,6 +126,6 @@ def intended_option(name: str) -> str | None:
         return None
     longer = [option for option in options if option.startswith(hyphenated)]
     last_words = [option for option in longer if "-" not in option.removeprefix(hyphenated)]
-    of_data = [option for option in longer if option.replace("-", "_") in LaunchArguments.__slots__]
+    of_data = [option for option in longer if option.replace("-", "_") in KINDS]
     near = near_name(hyphenated, options)
     return near or next(iter(last_words or (of_data if len(of_data) == 1 else ())), None)

@@ -11,6 +11,7 @@ from typing import Any
 from tokshard.checks.doctor.launch.arguments import KINDS, option_of
 from tokshard.checks.doctor.shell.values import Word, word_of
 from tokshard.core.findings import Finding
+from tokshard.core.formatting import shortened
 
 _OPTION_WITH_VALUE = re.compile(r"--[a-z][a-z0-9-]*=")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
@@ -18,7 +19,6 @@ _SEVERAL_WORDS = re.compile(r"\s*(?:[0-9.]+|--\S*)\s+\S")
 _TYPOGRAPHIC = re.compile(
     "^[\N{EN DASH}\N{EM DASH}]|[\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}]|-\N{EN DASH}"
 )
-_SHOWN = 60
 _ELLIPSES = frozenset({"...", "…"})
 _NAME_OF_ARGUMENTS = re.compile(r"ARG|OPT|FLAG|EXTRA|\[[@*]\]|\$\{?[@*]", re.IGNORECASE)
 
@@ -114,18 +114,16 @@ def _is_surplus(word: Word, *, is_complete: bool) -> bool:
 
 def _problems_of_words(words: Sequence[Word], surplus: Sequence[str]) -> Iterator[Finding]:
     if surplus:
-        texts = _short(" ".join(map(shlex.quote, surplus)))
+        texts = shortened(" ".join(map(shlex.quote, surplus)))
         hint = "remove it, put a value with spaces in quotes, or remove the quotes around several options"
         message = f"no option takes {texts}: Megatron does not start with unrecognized arguments"
         yield Finding("arguments", "error", message, hint)
     for word in words:
         if _TYPOGRAPHIC.search(word.text):
-            message = f"{_short(word.text)} has a typographic dash or quote, which is an ordinary letter here"
+            message = (
+                f"{shortened(word.text)} has a typographic dash or quote, which is an ordinary letter here"
+            )
             yield Finding("reading", "warning", message, "replace it with - or a straight quote")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def _attribute(text: str) -> str | None:
@@ -187,7 +185,7 @@ def _set(parsed: ParsedOptions, attribute: str, words: Sequence[Word]) -> None:
             parsed.unknown[attribute] = word.unknown[0]
             return
         if attribute.endswith("data_path") and _SEVERAL_WORDS.match(word.text):
-            message = f"Megatron reads {_short(repr(word.text))} as one path prefix of {option}"
+            message = f"Megatron reads {shortened(repr(word.text))} as one path prefix of {option}"
             parsed.problems.append(Finding("arguments", "error", message, "remove the quotes around it"))
     if kind == "bool":
         parsed.values[attribute] = True
@@ -210,5 +208,5 @@ def _set_one(parsed: ParsedOptions, attribute: str, text: str) -> None:
             if kind == "int"
             else ("a number", "write a number such as 0.005")
         )
-        message = f"{option} must be {expected}, got {text!r}"
+        message = f"{option} must be {expected}, got {shortened(repr(text))}"
         parsed.problems.append(Finding("arguments", "error", message, hint))

@@ -30,10 +30,10 @@ _OTHER_SAMPLES = {
 }
 # Directories of programs for several modalities, and of fine-tuning on conversations.
 _OTHER_DIRECTORIES = re.compile(
-    r"(?:^|/)(?:multimodal|mimo|modelopt|retro|llava[^/]*|[^/]*_vl|[^/]*_omni)(?:/|$)"
+    r"(?:^|/)(?:multimodal|mimo|tasks|modelopt|retro|llava[^/]*|[^/]*_vl|[^/]*_omni)(?:/|$)"
 )
 _NOT_JOBS = re.compile(
-    r"preprocess|convert|checkpoint|merge_datasets|server|inference|generat|export|eval_|_eval|hf2mcore|mcore2hf"
+    r"preprocess|convert|checkpoint|merge_datasets|server|inference|generat|export|evaluat|eval_|_eval|analyze_|report_|create_doc_index|hf2mcore|mcore2hf"
 )
 _TRAINS = re.compile(r"pretrain|train|finetune")
 
@@ -131,6 +131,8 @@ def _other_data(launch: Launch) -> Iterator[str]:
         yield "--train-weighted-split-paths and the like are Megatron-DeepSpeed's, and not read"
     if "train_data" in others or "valid_data" in others:
         yield "--train-data and --valid-data are Pai-Megatron-Patch's, and name texts, not indexed datasets"
+    if "prompt_data" in others:
+        yield "with --prompt-data the job generates its data"
     if "finetune_hf_dataset" in others:
         yield "with --finetune-hf-dataset the job reads conversations, not documents"
     dataset = others.get("dataset")

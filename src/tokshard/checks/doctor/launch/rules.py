@@ -15,6 +15,7 @@ from tokshard.checks.doctor.launch.programs import fork_of, unsupported_data
 from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, SkippedCheck, Unknown
 from tokshard.core import megatron_rules
 from tokshard.core.findings import Finding, Severity
+from tokshard.core.formatting import shortened
 from tokshard.core.megatron_rules import is_at_least, known_version
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import parse_split
@@ -227,7 +228,7 @@ def _schedules(launch: LaunchArguments, megatron: str | None) -> Iterator[Result
         schedule = launch.step_schedule().segments
     except UsageError as error:
         hint = "write pairs of a first sample and a batch size, such as '0:768 250B:1536'"
-        message = f"--step-batch-size-schedule is invalid: {error.message}"
+        message = f"--step-batch-size-schedule is invalid: {error.message[:200]}"
         yield Finding("schedule", "error", message, error.hint or hint)
         return
     if launch.global_batch_size is not None and not launch.is_completed:
@@ -294,7 +295,8 @@ def _sources(launch: LaunchArguments) -> Iterator[Result]:
         hint = "add --data-path or --train-data-path"
         yield Finding("no-data", "error", "no data argument is set", hint)
     if separate and launch.split is not None:
-        message = f"--split {launch.split!r} cannot be used with data for each split: Megatron will not start"
+        split = f"--split {shortened(launch.split)!r}"
+        message = f"{split} cannot be used with data for each split: Megatron will not start"
         yield Finding("split-excluded", "error", message, "remove --split")
 
 
@@ -306,7 +308,8 @@ def _split_string(launch: LaunchArguments) -> Iterator[Result]:
             parse_split(launch.split)
         except UsageError as error:
             hint = error.hint or "write shares such as --split 99,1,0"
-            yield Finding("split", "error", error.message, hint)
+            message = error.message.replace(launch.split, shortened(launch.split))
+            yield Finding("split", "error", message, hint)
         return
     unknown = launch.unknown_value("split") or launch.hidden_arguments()
     if unknown is not None:

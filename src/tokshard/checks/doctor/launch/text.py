@@ -36,6 +36,7 @@ from tokshard.storage.reading import read_small_file
 
 _ALL_WORDS = re.compile(r'("?)(?:\$[@*]|\$\{[@*]\}|\$\{[A-Za-z_][A-Za-z0-9_]*\[[@*]\]\})\1')
 _TRACED = re.compile(r"^\++ ", re.MULTILINE)
+_JSON = re.compile(r'\s*\{\s*["}]')
 _JSON_LINE = re.compile(r'\s*\{\s*"')
 _YAML_SUFFIXES = (".yaml", ".yml")
 # A command with one of these is the launch of a job.
@@ -74,14 +75,14 @@ def read_launches(
     """
     name = path or "the text"
     _refuse_other_files(text, name)
-    if text.lstrip().startswith("{"):
+    if _JSON.match(text):
         content = text.encode("utf-8", "backslashreplace")
         return (launch_of_values(parse_json_object(content, path or "the arguments"), name),)
     if values := printed_values(text):
         return (launch_of_values(values, name),)
     if name.endswith(_YAML_SUFFIXES):
         return (launch_of_values(yaml_values(text, name), name),)
-    commands = tuple(_traced_commands(text)) if _TRACED.search(text) else ()
+    commands = _traced_commands(text) if _TRACED.search(text) else ()
     reading = ShellReading(commands)
     if not commands:
         reading = read_shell(text, parameters=parameters, variables=variables, path=path)
@@ -111,11 +112,11 @@ def _literal_word(text: str) -> Word:
     return Word(expansion, (expansion,), is_open=True)
 
 
-def _traced_commands(text: str) -> Iterator[ShellCommand]:
-    """Yield the commands that ``bash -x`` has printed after plus signs, expanded and quoted."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if _TRACED.match(line) and ".py" in line:
-            yield from (replace(command, line=number) for command in read_shell(line.lstrip("+ ")).commands)
+def _traced_commands(text: str) -> tuple[ShellCommand, ...]:
+    """Return the commands that ``bash -x`` has printed after plus signs, expanded and quoted."""
+    lines = text.splitlines()
+    traced = (line.lstrip("+ ") if _TRACED.match(line) and ".py" in line else "" for line in lines)
+    return read_shell("\n".join(traced)).commands
 
 
 def choose_launches(reading: ShellReading, variables: Mapping[str, str], name: str) -> tuple[Launch, ...]:

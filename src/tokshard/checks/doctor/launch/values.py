@@ -9,6 +9,7 @@ from typing import Any
 
 from tokshard.checks.doctor.launch.arguments import KINDS, LaunchArguments
 from tokshard.checks.doctor.launch.launch import Launch
+from tokshard.core.formatting import shortened
 from tokshard.errors import UsageError
 
 NOTHING = "no argument of a Megatron training job found in {}"
@@ -16,6 +17,9 @@ HINT = "pass the launch script, or the whole command with the values of its vari
 _LOG_LINE = re.compile(r"(?:^|[\s\]:|])([a-z][a-z0-9_]*) \.{2,} (.*)$")
 _IN_SCRIPT = re.compile(r"\s*(?:#|echo |printf )")
 _FEWEST_PRINTED = 2
+# Characters; a longer literal or file takes much memory or seconds to evaluate.
+_MAX_LITERAL = 1 << 16
+_MAX_YAML = 1 << 18
 _SECTIONS = ("model_parallel", "language_model")
 _KINDS = KINDS | {"world_size": "int", "iteration": "int"}
 # Names in Megatron's namespace that differ from those of the options.
@@ -37,8 +41,10 @@ def yaml_values(text: str, name: str) -> dict[str, Any]:
     """
     import yaml
 
+    if len(text) > _MAX_YAML:
+        raise UsageError(f"{name} must have at most {_MAX_YAML:,} characters, got {len(text):,}", hint=HINT)
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"{name} is not valid YAML: {reason}", hint=HINT) from None
@@ -67,23 +73,26 @@ def launch_of_values(values: Mapping[str, Any], name: str) -> Launch:
     if not given:
         raise UsageError(NOTHING.format(name), hint=HINT)
     others = {
-        key: value for key, value in named.items() if key not in _KINDS and value not in (None, False, [])
+        # Objects in objects may be endless in YAML.
+        key: str(value) if isinstance(value, str | int | float) and value is not True else ""
+        for key, value in named.items()
+        if key not in _KINDS and value not in (None, False, [])
     }
-    texts = {key: "" if value is True else str(value) for key, value in others.items()}
-    return Launch(arguments=LaunchArguments(**given, is_completed=True), others=texts)
+    return Launch(arguments=LaunchArguments(**given, is_completed=True), others=others)
 
 
 def _literal(text: str) -> Any:
     # Megatron printed the value with ``str``; what is not a literal is a text.
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.literal_eval(text) if len(text) <= _MAX_LITERAL else text
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return text
 
 
 def _checked(attribute: str, value: Any) -> Any:
     kind = _KINDS[attribute]
-    is_list, is_bool = isinstance(value, list | tuple), isinstance(value, bool)
+    is_bool = isinstance(value, bool)
+    is_list = isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value)
     if kind == "list" and is_list:
         return tuple(map(str, value))
     if kind == "str" and is_list:  # phase_transition_iterations, parsed
@@ -92,6 +101,7 @@ def _checked(attribute: str, value: Any) -> Any:
         return value
     if kind == "float" and isinstance(value, int | float) and not is_bool:
         return float(value)
-    if kind == "str" and not isinstance(value, bool | dict):
+    if kind == "str" and isinstance(value, str | int | float) and not is_bool:
         return str(value)
-    raise UsageError(f"{attribute} must be {kind}, got {value!r}")
+    shown = shortened(repr(value)) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    raise UsageError(f"{attribute} must be {kind}, got {shown}")
