@@ -101,3 +101,10 @@ def test_a_dataset_of_one_split_has_no_split_string_to_hash():
         assert set(ranges.values()) == {None}
     with pytest.raises(UsageError, match="split must be one of train, valid, test, got 'dev'"):
         whole_split("dev")
+
+
+@pytest.mark.parametrize("text", ["9" * 100_000 + "x", "1," * 50_000])
+def test_long_text_is_refused_at_once_with_a_short_message(text):
+    with pytest.raises(UsageError, match=r"it has 100,00[01] characters") as refused:
+        parse_split(text)
+    assert len(refused.value.message) < 200

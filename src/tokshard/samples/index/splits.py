@@ -14,12 +14,14 @@ from itertools import pairwise
 
 from tokshard.core import megatron_rules
 from tokshard.core.codec import Record
+from tokshard.core.formatting import shortened
 from tokshard.errors import UsageError
 
 TRAIN = "train"
 SPLITS = (TRAIN, "valid", "test")
 
 # Megatron reads every run of digits and dots as a number and silently skips everything else.
+_MAX_CHARACTERS = 1000
 _MEGATRON_NUMBER = re.compile(r"[.0-9]+")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _SEPARATOR = r"(?:\s*[,;:/]\s*|\s+)"
@@ -90,8 +92,10 @@ def parse_split(text: str) -> Split:
         tokshard.errors.UsageError: invalid split '99,-1,2': Megatron would read 99, 1, 2
         hint: pass one to three weights, for example '969, 30, 1'
     """
-    words: list[str] = _MEGATRON_NUMBER.findall(text)
     hint = f"pass one to three weights, for example {megatron_rules.SPLIT!r}"
+    if len(text) > _MAX_CHARACTERS:  # the patterns need seconds for long texts
+        raise UsageError(f"invalid split {shortened(text)!r}: it has {len(text):,} characters", hint=hint)
+    words: list[str] = _MEGATRON_NUMBER.findall(text)
     if not words:
         raise UsageError(f"invalid split {text!r}: no number found", hint=hint)
     if len(words) > len(SPLITS):

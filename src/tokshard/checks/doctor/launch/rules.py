@@ -308,8 +308,7 @@ def _split_string(launch: LaunchArguments) -> Iterator[Result]:
             parse_split(launch.split)
         except UsageError as error:
             hint = error.hint or "write shares such as --split 99,1,0"
-            message = error.message.replace(launch.split, shortened(launch.split))
-            yield Finding("split", "error", message, hint)
+            yield Finding("split", "error", error.message, hint)
         return
     unknown = launch.unknown_value("split") or launch.hidden_arguments()
     if unknown is not None:

@@ -115,7 +115,10 @@ def _literal_word(text: str) -> Word:
 def _traced_commands(text: str) -> tuple[ShellCommand, ...]:
     """Return the commands that ``bash -x`` has printed after plus signs, expanded and quoted."""
     lines = text.splitlines()
-    traced = (line.lstrip("+ ") if _TRACED.match(line) and ".py" in line else "" for line in lines)
+    traced = (
+        line.lstrip("+ ") if _TRACED.match(line) and ".py " in line and " --" in line else ""
+        for line in lines
+    )
     return read_shell("\n".join(traced)).commands
 
 
