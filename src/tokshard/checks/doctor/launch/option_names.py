@@ -64,32 +64,22 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
     )
     for name, operand in dict(options).items():
         intended = intended_option(name)
-        if intended == name.replace("_", "-") and (
-            not has_underscores or intended.replace("-", "_") in KINDS
-        ):
+        has_only_underscores = intended == name.replace("_", "-")
+        if has_only_underscores and (not has_underscores or name in KINDS):
             with_underscores[f"--{name}"] = f"--{intended}"
         elif name in known.choices:
             yield from _check_choice(name, operand, known.choices[name])
-        elif _NAME.fullmatch(name) is None:
-            continue
-        elif intended not in (None, name.replace("_", "-")):
-            yield Finding(
-                "unknown-option",
-                "error",
-                f"--{name} is not an option of Megatron; did you mean --{intended}?",
-                f"write --{intended}",
-            )
-        else:
+        elif intended is not None and not has_only_underscores:
+            message = f"--{name} is not an option of Megatron; did you mean --{intended}?"
+            yield Finding("unknown-option", "error", message, f"write --{intended}")
+        elif _NAME.fullmatch(name) is not None:
             others[f"--{name}"] = None
     if with_underscores:
         names = listed(list(with_underscores), _SHOWN_OPTIONS)
         verb = "is" if len(with_underscores) == 1 else "are"
-        yield Finding(
-            "reading",
-            "warning",
-            f"{names} {verb} spelled with underscores, which Megatron does not accept",
-            f"write {listed(list(with_underscores.values()), _SHOWN_OPTIONS)}",
-        )
+        message = f"{names} {verb} spelled with underscores, which Megatron does not accept"
+        hint = f"write {listed(list(with_underscores.values()), _SHOWN_OPTIONS)}"
+        yield Finding("reading", "warning", message, hint)
     if others:
         names = listed(list(others), _SHOWN_OPTIONS)
         message = f"no version or fork of Megatron that tokshard knows has {names}"
