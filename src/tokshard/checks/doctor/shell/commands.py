@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tokshard.checks.doctor.shell.conditions import ExitStatus
-from tokshard.checks.doctor.shell.state import State
+from tokshard.checks.doctor.shell.syntax import Node
 from tokshard.checks.doctor.shell.values import (
     Value,
     Word,
     known,
     unknown,
-    unknown_variable,
     value_of,
 )
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 BATCH = frozenset({"sbatch", "salloc"})
 RUNNERS = SHELLS | BATCH
+ELSEWHERE = frozenset({"ssh", "pdsh", "docker", "podman", "singularity", "apptainer", "enroot", "kubectl"})
+"""Programs that run commands in another directory, or for another user."""
+
+CHANGES_DIRECTORY = re.compile(r"--chdir|-D|--container|--workdir|--wdir|-wdir|-C$")
+"""Options of launchers that change the current directory."""
+
 """Programs that run the script of a file or of their standard input."""
 
 TESTS = frozenset({"grep", "egrep", "command", "type", "which", "hash", "cmp", "diff", "pgrep"})
@@ -46,6 +50,31 @@ _VARIABLES = {
 }
 
 
+def keeps_output(redirections: Sequence[Node]) -> bool | None:
+    """Return whether the output of a command with these redirections is its own; None if that is unknown."""
+    is_kept = True
+    for redirection in redirections:
+        sign, parts = redirection["Op"], (redirection.get("Word") or {}).get("Parts", ())
+        target = parts[0].get("Value", "") if parts else ""
+        number = (redirection.get("N") or {}).get("Value", "1" if ">" in sign else "0")
+        if number == "1" and ">" in sign:
+            if target == "1" or (target.startswith("/dev/") and target != "/dev/null"):
+                return None
+            is_kept = False
+        elif number != "0" and is_kept and target != "/dev/null":
+            return None  # errors become output, or files are exchanged
+    return is_kept
+
+
+def directives_of(script: str) -> Iterator[str]:
+    """Yield the options of the ``#SBATCH`` lines of a script."""
+    for line in script.splitlines():
+        if line.strip() and not line.startswith("#"):
+            return  # sbatch reads the comments before the first command
+        if (match := _DIRECTIVE.match(line)) is not None:
+            yield match[1].partition(" #")[0]
+
+
 def variables_of_directives(script: str) -> Iterator[tuple[str, str]]:
     """Yield the variables that Slurm sets for the ``#SBATCH`` lines of a script.
 
@@ -53,11 +82,8 @@ def variables_of_directives(script: str) -> Iterator[tuple[str, str]]:
         >>> list(variables_of_directives("#SBATCH --nodes=4 --gres=gpu:8"))
         [('SLURM_NNODES', '4'), ('SLURM_JOB_NUM_NODES', '4'), ('SLURM_GPUS_ON_NODE', '8')]
     """
-    for line in script.splitlines():
-        if line.strip() and not line.startswith("#"):
-            return  # sbatch reads the comments before the first command
-        match = _DIRECTIVE.match(line)
-        yield from variables_of_options(("" if match is None else match[1]).partition(" #")[0].split())
+    for directive in directives_of(script):
+        yield from variables_of_options(directive.split())
 
 
 def variables_of_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -124,68 +150,3 @@ def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
         if word.text.rsplit("/", 1)[-1] in names:
             return at
     return None
-
-
-# They change no variables, and run nothing.
-_SILENT = frozenset({"echo", "printf", "cd", "pushd", "popd", "module", "ulimit", "umask", "wait", "trap"})
-
-
-def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitStatus | None:
-    """Run a command of the shell itself; None if it is not one.
-
-    Args:
-        words: The command.
-        text: Its here-document, if it has one.
-        state: The state of the script, which the command changes.
-    """
-    name, operands = words[0].text, words[1:]
-    if name in ("true", "false", ":"):
-        return ExitStatus(name != "false")
-    if name in ("exit", "return", "break", "continue"):
-        state.flow = name
-    elif name == "set":
-        _set_parameters(operands, state)
-    elif name == "shift":
-        return _shift(operands, state)
-    elif name == "unset":
-        for word in operands:
-            variable, bracket, _ = word.text.partition("[")
-            state.assign(variable, unknown_variable(variable, ("`unset`",)) if bracket else ())
-            state.exported -= {variable}
-    elif name in ("read", "mapfile", "readarray", "getopts"):
-        _read(operands, text, state)
-    elif name not in _SILENT:
-        return None
-    elif [word.text for word in operands[:1]] == ["-v"]:  # printf
-        state.forget((word.text for word in operands[1:2]), ("`printf`",))
-    return ExitStatus.of_program(name)
-
-
-def _read(operands: Sequence[Word], text: str | None, state: State) -> None:
-    names = [word.text for word in operands if word.text.isidentifier()]
-    state.forget(names, ("`read`",))
-    if text is not None and len(names) == 1 and Word("-d") in operands:
-        # read -d '' NAME <<END: the whole text
-        state.assign(names[0], (known(text.strip()),))
-
-
-def _set_parameters(operands: Sequence[Word], state: State) -> None:
-    if Word("--") in operands:
-        words = operands[list(operands).index(Word("--")) + 1 :]
-        state.parameters = parameters_of(words)
-
-
-def parameters_of(words: Sequence[Word]) -> tuple[Value, ...] | None:
-    """Return the positional parameters that words become; None if their number is unknown."""
-    return None if any(word.is_open for word in words) else tuple(map(value_of, words))
-
-
-def _shift(operands: Sequence[Word], state: State) -> ExitStatus:
-    count = operands[0].text if operands else "1"
-    if state.parameters is None or not count.isdecimal():
-        state.parameters = None
-        return ExitStatus.of_program("shift")
-    if int(count) > len(state.parameters):
-        return ExitStatus(False)
-    state.parameters = state.parameters[int(count) :]
-    return ExitStatus(True)

@@ -1,23 +1,23 @@
-"""Expansion of shell words: variables, arithmetic, and the output of simple commands."""
+"""Expansion of shell words: variables, arithmetic, and the output of commands."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from tokshard.checks.doctor.shell.arithmetic import calculated, value_of_arithmetic
+from tokshard.checks.doctor.shell.arithmetic import value_of_arithmetic
 from tokshard.checks.doctor.shell.braces import expand_braces
 from tokshard.checks.doctor.shell.state import State
-from tokshard.checks.doctor.shell.syntax import Node, ShellText, assigned_names
+from tokshard.checks.doctor.shell.syntax import Node, ShellText
 from tokshard.checks.doctor.shell.values import (
     Fields,
     Piece,
     Value,
     Variable,
     Word,
-    distinct,
+    closed,
     is_open,
     joined_values,
     known,
@@ -34,12 +34,27 @@ from tokshard.checks.doctor.shell.values import (
 
 _GLOB = re.compile(r"[*?]")
 _OTHER_PATTERN = re.compile(r"\[\^|\[\[|\\|[@+?*!]\(")
+_PATTERN = re.compile(r"[*?\[\\]|^[#%]")
 _PLAIN = re.compile(r"[^\\*?{~]+")
 _ALL = frozenset("@*")
 _SPECIAL = frozenset("?$!-_")
 _ESCAPED = re.compile(r"\\\n|\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\\n|\\([$`"\\])')
 _ESCAPED_IN_DOCUMENT = re.compile(r"\\\n|\\([$`\\])")
+_HOME = re.compile(r"~(?:/|$)")
+# After an assignment or a colon, bash expands it as well.
+_OTHER_HOME = re.compile(r"~|[A-Za-z_]\w*=(?:.*:)?~")
+_DEFAULTS = frozenset({":-", "-", ":=", "=", ":+", "+", ":?", "?"})
+_ENDS = frozenset({"%", "%%", "#", "##"})
+_CASES: dict[str, Callable[[str], str]] = {
+    "^^": str.upper,
+    ",,": str.lower,
+    "^": lambda text: text[:1].upper() + text[1:],
+    ",": lambda text: text[:1].lower() + text[1:],
+}
+
+Substitute = Callable[[Node, State], Value]
+"""Function that returns the output of a command substitution."""
 
 
 class Expander:
@@ -48,46 +63,44 @@ class Expander:
     Args:
         text: The script.
         state: The state; assignments within expansions change it.
+        substitute: A function for command substitutions.
     """
 
-    def __init__(self, text: ShellText, state: State) -> None:
+    def __init__(self, text: ShellText, state: State, substitute: Substitute) -> None:
         self._text = text
         self._state = state
-        self._needed: list[str] = []  # the reasons why the last expansion is unknown
+        self._substitute = substitute
 
     def words(self, nodes: Sequence[Node]) -> list[Word]:
         """Return the words that word nodes become, after splitting."""
         words: list[Word] = []
         for node in nodes:
             if (plain := _plain_word(node.get("Parts", ()))) is not None:
+                self._state.run.spend_on(plain.value)
                 words.append(plain)
             else:
-                words += (word for fields in self._fields(node) for word in fields.words())
+                words += (word_of(value) for fields in self._fields(node) for value in fields.values())
         return words
 
     def values(self, nodes: Sequence[Node]) -> list[Value]:
         """Return the values of the words that word nodes become."""
         return [value_of(word) for word in self.words(nodes)]
 
-    def value(self, node: Node | None) -> Value:
+    def value(self, node: Node | None, escapes: re.Pattern[str] = _ESCAPED) -> Value:
         """Return the value of a word that is not split, as on the right of an assignment."""
-        if node is None:
-            return ()
         fields = Fields()
-        self._add_parts(fields, node.get("Parts", ()), quoted=True, escapes=_ESCAPED)
+        self._add_parts(fields, (node or {}).get("Parts", ()), quoted=True, escapes=escapes)
         return joined_values(fields.values())
 
     def here_document(self, node: Node) -> Value:
         """Return the text of a here-document: as between double quotes, but quotes are characters."""
-        fields = Fields()
-        self._add_parts(fields, node.get("Parts", ()), quoted=True, escapes=_ESCAPED_IN_DOCUMENT)
-        return joined_values(fields.values())
+        return self.value(node, _ESCAPED_IN_DOCUMENT)
 
     def _fields(self, node: Node) -> Iterator[Fields]:
-        words = expand_braces(node.get("Parts", ()))
+        words = expand_braces(node.get("Parts", ()), self._state.run.spend)
         if words is None:
             fields = Fields()
-            fields.add_open(Piece(self._text.written(node), is_unknown=True, reasons=("`{...}`",)))
+            fields.add((Piece(self._text.written(node), True, True, ("`{...}`",)),))
             yield fields
         for parts in words or ():
             fields = Fields(has_separators=self._has_separators())
@@ -105,132 +118,133 @@ class Expander:
         for number, part in enumerate(parts):
             kind = part["Type"]
             if kind == "Lit":
-                self._add_literal(fields, part, quoted=quoted, escapes=escapes, is_first=not number)
+                # With an expansion before the first slash, ~ is a character.
+                is_first = not number and (len(parts) == 1 or "/" in part.get("Value", ""))
+                self._add_literal(fields, part, quoted=quoted, escapes=escapes, is_first=is_first)
             elif kind == "SglQuoted":
                 text = part.get("Value", "")
                 if escapes is not _ESCAPED:  # a quote between double quotes, as in "${A:-'b'}"
                     text = f"'{text}'"
-                fields.add(value_of_script(_ansi(text) if part.get("Dollar") else text))
+                self._add(fields, value_of_script(_ansi(text) if part.get("Dollar") else text))
             elif kind == "DblQuoted":
-                if not self._is_empty_list(part):
-                    fields.add(())
-                self._add_parts(fields, part.get("Parts", ()), quoted=True, escapes=_ESCAPED_IN_QUOTES)
+                inner = part.get("Parts", ())
+                if len(inner) != 1 or inner[0]["Type"] != "ParamExp" or not _is_list(inner[0]):
+                    fields.add(())  # without elements, "${ARRAY[@]}" is no word at all
+                self._add_parts(fields, inner, quoted=True, escapes=_ESCAPED_IN_QUOTES)
             elif kind == "ParamExp":
                 self._add_parameter(fields, part, quoted=quoted, escapes=escapes)
             elif kind == "ArithmExp":
-                fields.add(self.number(part["X"], self._text.written(part)))
+                self._add(fields, self.number(part["X"], self._text.written(part)))
             elif kind == "CmdSubst":
-                output = self._output(part)
-                value = unknown(self._text.written(part)) if output is None else output
-                (fields.add if quoted else fields.add_split)(value)
+                self._add(fields, self._substitute(part, self._state), is_split=not quoted)
             else:
-                fields.add(unknown(self._text.written(part)))
+                self._add(fields, unknown(self._text.written(part)))
 
-    @staticmethod
-    def _is_empty_list(part: Node) -> bool:
-        # "${ARRAY[@]}" without elements is no word at all.
-        parts = part.get("Parts", ())
-        return len(parts) == 1 and parts[0]["Type"] == "ParamExp" and _is_list(parts[0])
+    def _add(self, fields: Fields, value: Value, *, is_split: bool = False) -> None:
+        self._state.run.spend_on(value)
+        if is_split:
+            fields.add_split(value)
+        else:
+            fields.add(closed(value))
 
     def _add_literal(
         self, fields: Fields, part: Node, *, quoted: bool, escapes: re.Pattern[str], is_first: bool
     ) -> None:
         raw = part.get("Value", "")
         text = escapes.sub(lambda match: match[1] or "", raw)
-        is_home = is_first and raw.startswith("~")
-        is_pattern = not quoted and _GLOB.search(raw.replace("\\*", "").replace("\\?", ""))
-        # Home directories and the files that match are not known.
-        fields.add(unknown(text) if escapes is _ESCAPED and (is_home or is_pattern) else known(text))
+        home = self._state.variables.get("HOME")
+        if escapes is _ESCAPED and is_first and _HOME.match(raw) and home:
+            self._add(fields, (*home[0], *known(text[1:])))
+            return
+        is_pattern = not quoted and _GLOB.search(re.sub(r"\\.", "", raw))
+        is_home = (is_first and _OTHER_HOME.match(raw)) or (quoted and ":~" in raw)
+        # The files that match, and the homes of other users, are not known.
+        is_unknown = escapes is _ESCAPED and (is_pattern or is_home)
+        self._add(fields, unknown(text) if is_unknown else known(text))
 
     def _add_parameter(self, fields: Fields, part: Node, *, quoted: bool, escapes: re.Pattern[str]) -> None:
-        written = self._text.written(part)
-        if (word := self._replacement(part)) is not None:
-            for inner in word.get("Parts", ()):
-                if inner["Type"] == "Lit" and not quoted and "\\" not in inner.get("Value", ""):
-                    fields.add_split(known(inner.get("Value", "")))
+        values = self._parameter(part)
+        is_list = _is_list(part)
+        if isinstance(values, dict):  # a word that replaces the value
+            for inner in values.get("Parts", ()):
+                text = inner.get("Value", "") if inner["Type"] == "Lit" else ""
+                if text and not quoted and not re.search(r"[\\*?~]", text):
+                    self._add(fields, known(text), is_split=True)
                 else:
                     self._add_parts(fields, [inner], quoted=quoted, escapes=escapes)
             return
-        values = self._parameter(part)
-        is_list = _is_list(part)
-        if values is None:
-            piece = self._unknown(part, written)
-            if is_list or not quoted:
-                fields.add_open(piece)
-            else:
-                fields.add((piece,))
-        elif not quoted:
+        self._state.run.spend_on(*values)
+        if not quoted:
             for number, value in enumerate(values):
                 if number:
                     fields.cut()
                 fields.add_split(value)
-        elif is_list and _index_of(part) == "*":
-            fields.add(joined_values(values))
+        elif is_list and _index_of(part) != "*":
+            fields.add(*map(_opened, values))
         else:
-            fields.add_list(map(_opened, values) if is_list else values)
+            fields.add(*([joined_values(values)] if is_list else map(closed, values)))
 
-    def _unknown(self, part: Node, written: str) -> Piece:
-        name = part["Param"].get("Value", "")
-        if (pieces := value_of_script(f"${{{name}}}")) and pieces[0].is_unknown:
-            return pieces[0]  # of the text that this one is nested in
-        return Piece(written, True, reasons=distinct(self._needed))
-
-    def _replacement(self, part: Node) -> Node | None:
-        """Return the word that a parameter expansion has for a variable that is not set, or is."""
-        operation, name = part.get("Exp"), part["Param"].get("Value", "")
-        if operation is None or operation["Op"] not in _DEFAULTS or part.get("Excl") or part.get("Length"):
-            return None
-        kind, variable = operation["Op"], self._variable(name)
-        # The environment is assumed to set no variable for which the script has another value.
-        is_missing = variable is None or not variable
-        is_unset = is_missing and name not in _SPECIAL
-        values = self._selected(part, variable)
-        if values is None and not is_unset:
-            return None
-        uses_word = is_unset or not values or (":" in kind and not any(values))
-        unknown_pieces = [piece for value in values or () for piece in value if piece.is_unknown]
-        may_be_unset = any(":" in kind or piece.choices for piece in unknown_pieces)
-        if values and "+" in kind and may_be_unset and not any(map(_has_text, values)):
-            return None
-        word: Node = operation.get("Word") or {}
-        if "+" in kind:
-            return {} if uses_word else word
-        if not uses_word or "?" in kind:
-            return None
-        if "=" in kind:
-            self._state.assign(name, (self.value(word),))
-        return word
-
-    def _parameter(self, part: Node) -> Sequence[Value] | None:  # noqa: PLR0911 - one for each change
-        """Return the values of a parameter expansion; None if they are unknown."""
-        self._needed.clear()
-        variable = self._variable(part["Param"].get("Value", ""))
-        values = self._selected(part, variable)
-        operation, has_many = part.get("Exp"), _is_list(part)
-        is_text_changed = operation is not None and operation["Op"] not in (*_DEFAULTS, "%", "%%", "#", "##")
-        is_name_or_length = not has_many and (part.get("Excl") or part.get("Length"))
-        if is_text_changed or is_name_or_length or any(part.get(change) for change in _RARE):
-            # No value of the variable makes this known.
-            self._needed[:] = [f"a changed value of `{part['Param'].get('Value', '')}`"]
-            return None
-        if variable is None or values is None:
-            return None
-        self._needed += reasons_of(*values)
-        if part.get("Excl") or part.get("Length"):
+    def _parameter(self, part: Node) -> Sequence[Value] | Node:  # noqa: PLR0911 - one for each kind
+        """Return the values of a parameter expansion, or the word that replaces them."""
+        name, operation = part["Param"].get("Value", ""), part.get("Exp") or {}
+        kind = operation.get("Op", "")
+        written = self._text.written(part)
+        variable = self._variable(name)
+        is_list = _is_list(part)
+        if part.get("Excl") and not is_list:
+            target = text_of(scalar(variable, name)) or ""
+            if part.get("Names") or variable is None or operation or not target.isidentifier():
+                return [unknown(written, reasons_of(*variable or ()) or (f"a changed value of `{name}`",))]
+            variable = self._variable(target)
+        values = self._selected(part, variable, written)
+        if kind in _DEFAULTS:
+            word: Node = operation.get("Word") or {}
+            # The environment is assumed to set no variable for which the script has another value.
+            is_unset = not variable and name not in _SPECIAL
+            uses_word = is_unset or not values or (":" in kind and not any(values))
+            pieces = [piece for value in values or () for piece in value]
+            if "+" in kind and values and not uses_word and not any(map(_has_text, values)):
+                if any(":" in kind or piece.choices for piece in pieces if piece.is_unknown):
+                    scripts = ["", script_of(self.value(word))]
+                    return [(undecided(written, scripts, reasons_of(*values)),)]
+            if "+" in kind:
+                return {} if uses_word else word
+            if uses_word and (values is not None or is_unset) and "?" not in kind:
+                if "=" in kind:
+                    self._state.assign(name, (self.value(word),))
+                return word
+        if values is None:
+            if not operation:
+                self._note_unset(name)
+            nested = value_of_script(f"${{{name}}}")  # of the text that this one is nested in
+            is_nested = bool(nested) and nested[0].is_unknown
+            return [(nested[0] if is_nested else Piece(written, True, is_list),)]
+        if is_list and (part.get("Excl") or part.get("Length")):
+            if is_open(values):
+                return [(Piece(written, True, bool(part.get("Excl")), reasons_of(*values)),)]
             keys = [known(str(key)) for key in range(len(values) + 1)]
-            return None if is_open(values) else keys[:-1] if part.get("Excl") else keys[-1:]
-        if operation is None:
+            return keys[:-1] if part.get("Excl") else keys[-1:]
+        if not operation and not any(part.get(change) for change in ("Slice", "Repl", "Width", "Length")):
             return values
-        if "+" in operation["Op"]:
-            scripts = ["", script_of(self.value(operation.get("Word")))]
-            return [(undecided(self._text.written(part), scripts, reasons_of(*values)),)]
         if any(piece.is_open or piece.choices for value in values for piece in value):
-            return None
-        if operation["Op"] in _DEFAULTS:
+            return [(Piece(written, True, is_list, reasons_of(*values)),)]
+        if kind in _DEFAULTS:
             return values
-        return [
-            self._cut(operation, value, unknown(self._text.written(part), self._needed)) for value in values
-        ]
+        if part.get("Slice") and is_list:
+            start, count = self._slice(part["Slice"])
+            if name in _ALL:  # ${@:0} begins with $0
+                start = None if not start else start - 1
+            if start is None or start < 0 or (count is not None and count < 0):
+                return [(Piece(written, True, True, (f"a changed value of `{name}`",)),)]
+            return values[start : None if count is None else start + count]
+        return [self._changed(part, value, written) for value in values]
+
+    def _note_unset(self, name: str) -> None:
+        """Note the use of a variable that is not set and that ``set -u`` requires, if it is certain to run."""
+        state, run = self._state, self._state.run
+        is_sure = state.requires_set and not state.has_unknown_source and state.output is None
+        if is_sure and not run.conditions and not run.left and name.isidentifier():
+            run.unset.setdefault(name, run.line)
 
     def _variable(self, name: str) -> Variable | None:
         parameters = self._state.parameters
@@ -244,50 +258,83 @@ class Expander:
             return parameters[int(name) - 1 : int(name)]
         return (known(str(len(parameters))),) if name == "#" else parameters
 
-    def _selected(self, part: Node, variable: Variable | None) -> Sequence[Value] | None:
-        # The elements that the index selects; None if the variable is not set here or unknown.
-        if _index_of(part) == "*" and self._has_separators():
+    def _selected(self, part: Node, variable: Variable | None, written: str) -> Sequence[Value] | None:
+        """Return the elements that the index selects, or None if the variable is not set here."""
+        if variable is None:
             return None
-        if variable is None or _is_list(part):
+        if _index_of(part) == "*" and self._has_separators():
+            return [unknown(written)]
+        if _is_list(part):
             return variable
         if is_open(variable):
-            self._needed += reasons_of(*variable)
-            return None
-        index = 0 if part.get("Index") is None else self.arithmetic(part["Index"])
-        return None if index is None or index < 0 else variable[index : index + 1]
+            return [unknown(written, reasons_of(*variable))]
+        number = known("0")
+        if (index := part.get("Index")) is not None:
+            number = self.number(index, written)
+        text = text_of(number)
+        if text is None or int(text) < 0:
+            return [unknown(written, reasons_of(number))]
+        return variable[int(text) : int(text) + 1]
 
-    def _cut(self, operation: Node, value: Value, written: Value) -> Value:
-        text, pattern, kind = text_of(value), text_of(self.value(operation.get("Word"))), operation["Op"]
-        if text is None or pattern is None:
-            return written
+    def _changed(self, part: Node, value: Value, written: str) -> Value:
+        """Return the value of an expansion that changes a text."""
+        name, operation = part["Param"].get("Value", ""), part.get("Exp") or {}
+        text, kind = text_of(value), operation.get("Op", "")
+        failed = unknown(written, reasons_of(value) or (f"a changed value of `{name}`",))
+        if text is None:
+            return failed
+        if kind in _ENDS:
+            result = self._cut(text, text_of(self.value(operation.get("Word"))), kind)
+        elif not text.isascii():  # the locale decides
+            result = None
+        elif part.get("Length"):
+            result = str(len(text))
+        elif kind in _CASES:
+            result = None if operation.get("Word") else _CASES[kind](text)
+        elif part.get("Repl"):
+            result = self._replaced(text, part["Repl"])
+        elif part.get("Slice"):
+            start, count = self._slice(part["Slice"])
+            start = start if start is None or start >= 0 else len(text) + start
+            end = len(text) if count is None else count + (start or 0) if count >= 0 else len(text) + count
+            result = None if start is None or not 0 <= start <= end else text[start:end]
+        else:
+            result = None
+        return failed if result is None else known(result)
+
+    def _slice(self, node: Node) -> tuple[int | None, int | None]:
+        """Return the start, or None if either number is unknown, and the count, or None if there is none."""
+        numbers = [text_of(self.number(node[key], "")) for key in ("Offset", "Length") if node.get(key)]
+        if None in numbers or not node.get("Offset"):
+            return None, None
+        start, *count = (int(number) for number in numbers if number is not None)
+        return start, count[0] if count else None
+
+    def _replaced(self, text: str, node: Node) -> str | None:
+        old, new = text_of(self.value(node["Orig"])), text_of(self.value(node.get("With")))
+        if not old or new is None or _PATTERN.search(old) or re.search(r"[&\\]", new):
+            return None
+        count = text.count(old) if node.get("All") else 1
+        self._state.run.spend(count * len(new))
+        return text.replace(old, new, count)
+
+    def _cut(self, text: str, pattern: str | None, kind: str) -> str | None:
+        if pattern is None:
+            return None
+        self._state.run.spend(len(text) * (len(text) // 64 + 1) + 100 * len(pattern))
         ends = range(len(text) + 1)
-        cuts = ends if kind in ("%%", "#") else reversed(ends)
-        for cut in cuts:
-            part, rest = (text[:cut], text[cut:]) if kind.startswith("#") else (text[cut:], text[:cut])
+        for cut in ends if kind in ("%%", "#") else reversed(ends):
+            part, remainder = (text[:cut], text[cut:]) if kind[0] == "#" else (text[cut:], text[:cut])
             is_match = matches(part, pattern)
             if is_match is None:
-                return written
+                return None
             if is_match:
-                return known(rest)
-        return value
+                return remainder
+        return text
 
     def number(self, node: Node, written: str) -> Value:
-        """Return the value of an arithmetic expression; the variables that it assigns become unknown."""
-        if names := set(assigned_names(node)):
-            self._state.forget(names, _NOT_COMPUTED)
-            return unknown(written, _NOT_COMPUTED)
-        return value_of_arithmetic(node, written, self._operand)
-
-    def _operand(self, node: Node) -> Value:
-        value = self.value(node)
-        name = text_of(value) or ""
-        return scalar(self._state.variables.get(name), name) if name.isidentifier() else value
-
-    def arithmetic(self, node: Node) -> int | None:
-        """Return the value of an arithmetic expression; None if it is unknown."""
-        value = self.number(node, "")
-        self._needed += reasons_of(value)
-        return None if (text := text_of(value)) is None else int(text)
+        """Return the value of an arithmetic expression."""
+        return value_of_arithmetic(node, written, self._state, self.value)
 
     def assign(self, assignment: Node) -> None:
         """Run an assignment."""
@@ -306,49 +353,27 @@ class Expander:
                 state.assign(name, (*before, *added) if assignment.get("Append") else added)
             return
         value = self.value(assignment.get("Value"))
-        self._needed.clear()
+        number: Value = ()
         index = 0 if len(before) < 2 or not is_open(before) else -1
         if (node := assignment.get("Index")) is not None:
-            number = None if is_open(before) else self.arithmetic(node)
-            index = -1 if number is None else number
+            number = unknown("") if is_open(before) else self.number(node, "")
+            text = text_of(number)
+            index = -1 if text is None else int(text)
         if not 0 <= index <= len(before):
             # Also an element after a gap, which is rare.
-            reasons = (*self._needed, *reasons_of(*before))
+            reasons = tuple(filter(None, reasons_of(number, *before)))
             state.forget([name], reasons or (f"`{name}[...]=`",))
             return
         if assignment.get("Append"):
             value = (*before, ())[index] + value
+            state.run.spend_on(value)
         state.assign(name, (*before[:index], value, *before[index + 1 :]))
-
-    def _output(self, part: Node) -> Value | None:
-        """Return the output of a command substitution; None if only running it would tell."""
-        statements = part.get("Stmts", ())
-        command = statements[0].get("Cmd") or {} if len(statements) == 1 else {}
-        if command.get("Op") == "&&":  # $(cd DIRECTORY && pwd)
-            changes, prints = (self.values(command[side].get("Cmd", {}).get("Args", ())) for side in "XY")
-            target = text_of(changes[1]) if len(changes) == 2 and text_of(changes[0]) == "cd" else None
-            is_printed = [text_of(word) for word in prints[:1]] == ["pwd"]
-            return known(os.path.abspath(target)) if target and is_printed else None
-        if command.get("Type") != "CallExpr" or not command.get("Args"):
-            return None
-        redirections = statements[0].get("Redirs", ())
-        if redirections:
-            is_document = redirections[0]["Op"] in ("<<", "<<-") and self._text.written(command) == "cat"
-            return _without_newlines(self.here_document(redirections[0]["Hdoc"])) if is_document else None
-        first, *operands = self.values(command["Args"])
-        output = _output_of(text_of(first) or "", operands)
-        return None if output is None else _without_newlines(output)
 
 
 def _plain_word(parts: Sequence[Node]) -> Word | None:
     """Return the word that a literal is in every state; None for other words."""
     text = parts[0].get("Value", "") if len(parts) == 1 and parts[0]["Type"] == "Lit" else ""
     return word_of(known(text)) if _PLAIN.fullmatch(text) else None
-
-
-_DEFAULTS = frozenset({":-", "-", ":=", "=", ":+", "+", ":?", "?"})
-_RARE = ("Slice", "Repl", "Width")  # changes of a value that are not done here
-_NOT_COMPUTED = ("`((...))`",)
 
 
 def _opened(value: Value) -> Value:
@@ -373,36 +398,9 @@ def _index_of(part: Node) -> str:
     return str(parts[0].get("Value", "")) if len(parts) == 1 and parts[0]["Type"] == "Lit" else ""
 
 
-def _output_of(program: str, operands: Sequence[Value]) -> Value | None:
-    """Return the output of a program; None if only running it would tell."""
-    texts = [text for value in operands if (text := text_of(value)) is not None]
-    if program == "echo":
-        return joined_values(operands[1:] if texts[:1] == ["-n"] or texts[:1] == ["-e"] else operands)
-    if len(texts) < len(operands) or any(text.startswith("-") for text in texts):
-        return None
-    output = None
-    match program, *texts:
-        case "dirname", path:
-            output = os.path.dirname(path.rstrip("/")) or "."
-        case "realpath", path:
-            output = os.path.abspath(path)
-        case "basename", path, *suffix:
-            name = os.path.basename(path.rstrip("/"))
-            output = name if [name] == suffix else name.removesuffix("".join(suffix[:1]))
-        case "expr", one, operator, other:
-            output = calculated(operator, one, other)
-    return None if output is None else known(output)
-
-
 def matches(text: str, pattern: str) -> bool | None:
     """Return whether a text matches a pattern as a whole; None if Python reads the pattern otherwise."""
     return None if _OTHER_PATTERN.search(pattern) else fnmatchcase(text, pattern)
-
-
-def _without_newlines(value: Value) -> Value:
-    if value and not value[-1].is_unknown:
-        return (*value[:-1], *known(value[-1].text.rstrip("\n")))
-    return value
 
 
 def _ansi(text: str) -> str:

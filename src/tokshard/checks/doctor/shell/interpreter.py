@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tokshard.checks.doctor.shell.builtins import output_of, parameters_of, run_builtin
 from tokshard.checks.doctor.shell.commands import (
     BATCH,
+    CHANGES_DIRECTORY,
+    ELSEWHERE,
     IS_SCRIPT,
     RUNNERS,
     TESTS,
     assignments_of,
+    directives_of,
+    keeps_output,
     nested_text,
-    parameters_of,
     program_at,
-    run_builtin,
     variables_of_directives,
     variables_of_options,
 )
@@ -37,26 +40,42 @@ from tokshard.checks.doctor.shell.conditions import (
     takes_first,
 )
 from tokshard.checks.doctor.shell.expansion import Expander
-from tokshard.checks.doctor.shell.state import Branch, ScriptRun, ShellCommand, ShellReading, State
+from tokshard.checks.doctor.shell.state import (
+    UNKNOWN_OUTPUT,
+    Branch,
+    ScriptRun,
+    ShellCommand,
+    ShellReading,
+    State,
+)
 from tokshard.checks.doctor.shell.syntax import Node, ShellText, assigned_names, too_deep
 from tokshard.checks.doctor.shell.values import (
+    Value,
     Variable,
     Word,
     distinct,
     known,
+    merged,
     reasons_of,
+    scalar,
     script_of,
     text_of,
+    unknown,
     value_of,
     value_of_script,
     word_of,
     written_text,
 )
+from tokshard.core.near_names import near_name
 from tokshard.errors import UsageError
 
 _PROGRAM = re.compile(r"\.py(\s|$)")
 _MAX_ROUNDS = 1_000
-_MAX_WHILE_ROUNDS = 100
+_SETS_U = re.compile(r"#!\s*/\S*sh\s+-[a-z]*u")
+
+# Parsing a text takes about 5 ms, and most of the memory.
+_WORK_OF_TEXT = 30_000
+_WORK_OF_CHARACTER = 10
 
 
 def read_shell(
@@ -82,21 +101,37 @@ def read_shell(
         >>> [[word.text for word in command.words] for command in reading.commands]
         [['run', '--n', '2', 'a b']]
     """
-    given: dict[str, Variable] = {name: (known(value),) for name, value in (variables or {}).items()}
-    state = State(
-        variables=given,
-        exported=frozenset(given),
-        parameters=None if parameters is None else tuple(map(known, parameters)),
-    )
+    given = dict(variables or {})
     script = ShellText(text)
     run = ScriptRun(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
-    if path is not None and not any(variables_of_directives(text)):  # a job scheduler copies the script
+    state = State(run, parameters=None if parameters is None else tuple(map(known, parameters)))
+    state.directory = given.get("PWD", _current_directory())
+    state.requires_set = _SETS_U.match(text) is not None
+    for name, value in {"PWD": state.directory, "HOME": os.path.expanduser("~"), **given}.items():
+        state.export(name, value)
+    if directives := list(directives_of(text)):
+        if "SLURM_SUBMIT_DIR" not in given:
+            state.export("SLURM_SUBMIT_DIR", state.directory)
+        if any(map(CHANGES_DIRECTORY.match, directives)):
+            state.enter(None, ("`#SBATCH --chdir`",))
+    elif path is not None:  # a job scheduler copies the script
         state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
+    run.names.clear()
     try:
         _Interpreter(run, script).all_statements(state)
     except RecursionError:
         raise too_deep() from None
-    return ShellReading(tuple(run.commands), tuple(run.unread))
+    names = [*assigned_names(script.statements), *run.names]
+    near = [(line, name, near_name(name, names)) for name, line in run.unset.items()]
+    problems = tuple((line, name, other) for line, name, other in near if other)
+    return ShellReading(tuple(run.commands), tuple(run.unread), problems)
+
+
+def _current_directory() -> str:
+    """Return the current directory as a shell names it, with symbolic links."""
+    path = os.environ.get("PWD", "")
+    is_current = os.path.isabs(path) and os.path.isdir(path) and os.path.samefile(path, ".")
+    return path if is_current else os.getcwd()
 
 
 @dataclass(slots=True)
@@ -104,11 +139,10 @@ class _Interpreter:
     """Reader of one text.
 
     Attributes:
-        run: What it shares with the other texts of the script.
+        run: The state that it shares with the other texts of the script.
         text: The text.
         wrappers: The words of the commands that run it.
         outer_line: The line of the command that runs it; None for the script itself.
-        line: The line of the current statement in the script itself.
         options: The variables of the options of ``sbatch``, which override its directives.
     """
 
@@ -116,15 +150,13 @@ class _Interpreter:
     text: ShellText
     wrappers: tuple[Word, ...] = ()
     outer_line: int | None = None
-    line: int = 1
     options: Mapping[str, str] = field(default_factory=dict)
 
     def all_statements(self, state: State) -> None:
         """Run the text."""
         for name, value in {**dict(variables_of_directives(self.text.text)), **self.options}.items():
             if name not in self.run.given:
-                state.assign(name, (known(value),))
-                state.exported |= {name}
+                state.export(name, value)
         self._statements(self.text.statements, state)
 
     def _statements(self, statements: Sequence[Node], state: State) -> ExitStatus:
@@ -136,38 +168,76 @@ class _Interpreter:
         return outcome
 
     def _statement(self, statement: Node, state: State) -> ExitStatus:
-        self.run.step()
-        self.line = self.outer_line or statement["Pos"]["Line"]
-        if (command := statement.get("Cmd")) is None:
-            return ExitStatus(True)
-        kind = command["Type"]
-        if kind == "CallExpr":
-            outcome = self._call(statement, state)
+        self.run.spend()
+        self.run.line = self.outer_line or statement["Pos"][1]
+        output = state.output
+        if statement.get("Background"):
+            outcome = self._alone(partial(self._command, statement), state)
         else:
-            handlers: dict[str, Callable[[Node, State], ExitStatus | None]] = {
-                "ArithmCmd": self._arithmetic,
-                "BinaryCmd": self._binary,
-                "Block": lambda node, state: self._branch(node.get("Stmts"), state),
-                "CaseClause": self._case,
-                "DeclClause": self._declaration,
-                "ForClause": self._for,
-                "FuncDecl": self._define,
-                "IfClause": self._if,
-                "LetClause": lambda node, state: state.forget(assigned_names(node), ("`let`",)),
-                "Subshell": lambda node, state: self._alone(
-                    partial(self._statements, node.get("Stmts", ())), state
-                ),
-                "TestClause": lambda node, state: condition_of_test(node["X"], self._expander(state)),
-                "TimeClause": lambda node, state: self._branch(node.get("Stmt"), state),
-                "WhileClause": self._while,
-            }
-            outcome = handlers[kind](command, state) if kind in handlers else None
+            outcome = self._command(statement, state)
+        if output is not None and statement.get("Redirs"):
+            is_kept = keeps_output(statement["Redirs"])
+            state.output = state.output if is_kept else output if is_kept is not None else UNKNOWN_OUTPUT
         if outcome is None:
             outcome = ExitStatus.of_program(self.text.written(statement))
         return outcome.negated() if statement.get("Negated") else outcome
 
+    def _command(self, statement: Node, state: State) -> ExitStatus | None:  # noqa: PLR0911 - one for each kind
+        command = statement.get("Cmd") or {}
+        match command.get("Type"):
+            case None:
+                if statement.get("Redirs"):
+                    state.print(UNKNOWN_OUTPUT)  # $(<FILE)
+                return ExitStatus(True)
+            case "CallExpr":
+                return self._call(statement, state)
+            case "ArithmCmd":
+                return self._numbers([command["X"]], state)
+            case "LetClause":
+                return self._numbers(command["Exprs"], state)
+            case "BinaryCmd":
+                return self._binary(command, state)
+            case "Block":
+                return self._statements(command.get("Stmts", ()), state)
+            case "CaseClause":
+                self._case(command, state)
+            case "DeclClause":
+                self._declaration(command, state)
+            case "ForClause":
+                self._for(command, state)
+            case "FuncDecl":
+                body = (partial(self._statement, command["Body"]),)
+                names = (command.get("Name"), *command.get("Names", ()))
+                state.functions |= {name.get("Value", ""): body for name in names if name is not None}
+            case "IfClause":
+                self._if(command, state)
+            case "Subshell":
+                return self._alone(partial(self._statements, command.get("Stmts", ())), state)
+            case "TestClause":
+                return condition_of_test(command["X"], self._expander(state))
+            case "TimeClause":
+                return self._branch(command.get("Stmt"), state)
+            case "WhileClause":
+                self._while(command, state)
+            case _:
+                state.print(UNKNOWN_OUTPUT)
+        return None
+
     def _expander(self, state: State) -> Expander:
-        return Expander(self.text, state)
+        return Expander(self.text, state, self._substitute)
+
+    def _substitute(self, part: Node, state: State) -> Value:
+        """Return the output of a command substitution."""
+        line, inner = self.run.line, state.fork()
+        inner.output = ()
+        self._alone(partial(self._statements, part.get("Stmts", ())), inner)
+        self.run.line = line
+        output = merged(inner.output or ())
+        if any(not piece.text for piece in inner.output or ()):
+            return unknown(self.text.written(part))
+        if output and not output[-1].is_unknown:
+            return (*output[:-1], *known(output[-1].text.rstrip("\n")))
+        return output
 
     # Conditions
 
@@ -201,6 +271,8 @@ class _Interpreter:
     def _if(self, command: Node, state: State) -> None:
         outcome = self._statements(command.get("Cond", ()), state)  # none of an else
         branches = command["Then"], command.get("Else")
+        if outcome.empty is not None:
+            self.run.spend(command["End"][0] - command["Pos"][0])
         decided = takes_first(outcome, *branches)
         if state.flow is not None:
             return
@@ -212,8 +284,10 @@ class _Interpreter:
     def _binary(self, command: Node, state: State) -> ExitStatus | None:
         operator, other = command["Op"], command["Y"]
         if operator not in ("&&", "||"):
-            for side in ("X", "Y"):
-                self._alone(partial(self._statement, command[side]), state)
+            output = state.output
+            self._alone(partial(self._statement, command["X"]), state)
+            state.output = output
+            self._alone(partial(self._statement, other), state)
             return None
         is_and, combine = operator == "&&", both if operator == "&&" else either
         branches = (other, None) if is_and else (None, other)
@@ -228,20 +302,24 @@ class _Interpreter:
             return combine(one, outcomes[0 if is_and else 1] or one)
         return combine(one, self._statement(other, state))
 
-    def _arithmetic(self, node: Node, state: State) -> ExitStatus:
-        value = self._expander(state).number(node["X"], self.text.written(node["X"]))
+    def _numbers(self, nodes: Sequence[Node], state: State) -> ExitStatus:
+        """Evaluate arithmetic expressions; the last one decides."""
+        expander = self._expander(state)
+        value = [expander.number(node, self.text.written(node)) for node in nodes][-1]
         text = text_of(value)
         return ExitStatus(None, reasons_of(value)) if text is None else ExitStatus(int(text) != 0)
 
     def _case(self, command: Node, state: State) -> None:
         if any(item.get("Op", ";;") != ";;" for item in command.get("Items", ())):
             state.forget(assigned_names(command), ("`;&` in `case`",))
+            state.print(UNKNOWN_OUTPUT)
             return
         expander = self._expander(state)
         subject = expander.value(command["Word"])
         reasons, branches = reasons_of(subject), list[Branch]()
         for item in command.get("Items", ()):
             patterns = [expander.value(pattern) for pattern in item["Patterns"]]
+            self.run.spend(len(patterns) * len(written_text(subject)))
             outcome = matches_any(text_of(subject), patterns)
             if outcome is not False:
                 branches.append(partial(self._branch, item.get("Stmts")))
@@ -258,15 +336,16 @@ class _Interpreter:
     # Loops
 
     def _for(self, command: Node, state: State) -> None:
-        loop, expander = command["Loop"], self._expander(state)
+        loop, body = command["Loop"], command["Do"]
         if loop["Type"] == "CStyleLoop":
-            why = ("`for ((...))`",)
-            state.forget(assigned_names(loop), why)
-            self._unknown_rounds(command["Do"], state, why)
+            init, condition, step = (list(filter(None, [loop.get(key)])) for key in ("Init", "Cond", "Post"))
+            self._evaluated(init, state)
+            holds = partial(self._evaluated, condition)
+            self._loop(body, state, ("`for ((...))`",), holds, partial(self._evaluated, step))
             return
         name = loop["Name"].get("Value", "")
-        if (loop.get("InPos") or {}).get("Line"):
-            words = expander.words(loop.get("Items", ()))
+        if isinstance(loop.get("InPos"), tuple):
+            words = self._expander(state).words(loop.get("Items", ()))
         elif state.parameters is None:
             words = [Word("$@", ("$@",), True)]
         else:
@@ -274,44 +353,62 @@ class _Interpreter:
         if any(word.is_open for word in words) or len(words) > _MAX_ROUNDS or command.get("Select"):
             reasons = distinct(reason for word in words for reason in word.unknown) or ("`for`",)
             state.forget([name], reasons)
-            self._unknown_rounds(command["Do"], state, reasons)
+            self._unknown_rounds(body, state, reasons)
             return
         with self.run.catching(("break", "continue"), state):
             for word in words:
                 if state.flow is None:
                     state.assign(name, (value_of(word),))
-                    self._round(command["Do"], state)
+                    self._round(body, state)
+
+    def _evaluated(self, nodes: Sequence[Node], state: State) -> ExitStatus:
+        return self._numbers(nodes, state) if nodes else ExitStatus(True)
 
     def _while(self, command: Node, state: State) -> None:
         def holds(state: State) -> ExitStatus:
             outcome = self._statements(command["Cond"], state)
             return outcome.negated() if command.get("Until") else outcome
 
+        self._loop(command["Do"], state, ("`while`",), holds)
+
+    def _loop(
+        self,
+        body: Sequence[Node],
+        state: State,
+        reasons: tuple[str, ...],
+        holds: Callable[[State], ExitStatus],
+        step: Branch = lambda state: None,
+    ) -> None:
+        """Run a loop as long as a condition holds, with a step after each round."""
         outcome = ExitStatus(None)
         with self.run.catching(("break", "continue"), state):
-            for _ in range(_MAX_WHILE_ROUNDS):
+            for _ in range(_MAX_ROUNDS):
                 outcome = holds(state)
                 if not outcome.succeeds or state.flow is not None:
                     break
-                self._round(command["Do"], state)
+                self._round(body, state)
+                if state.flow is None:
+                    step(state)
             if outcome.succeeds is not False and state.flow is None:
-                self._unknown_rounds(command["Do"], state, outcome.reasons or ("`while`",), holds)
+                self._unknown_rounds(body, state, outcome.reasons or reasons, holds, step)
 
     def _round(self, statements: Sequence[Node], state: State) -> None:
         with self.run.catching(("continue",), state):
             self._statements(statements, state)
 
     def _unknown_rounds(
-        self, statements: Sequence[Node], state: State, reasons: tuple[str, ...], before: Branch | None = None
+        self, body: Sequence[Node], state: State, reasons: tuple[str, ...], *others: Branch
     ) -> None:
-        """Run a loop any number of times: what a round, or ``before`` it, may assign is unknown."""
+        """Run a loop any number of times: what a round, or its condition or step, may assign is unknown."""
         start, forgotten = len(self.run.commands), set[str]()
         while True:
             end = state.fork()
             with self.run.catching(("break", "continue"), end):
-                if before is not None:
-                    before(end)
-                self._statements(statements, end)
+                for other in others[:1]:
+                    other(end)
+                self._statements(body, end)
+                for other in others[1:]:
+                    other(end)
             changed = end.changed_since(state) - forgotten
             if not changed and (state.parameters is None or end.parameters == state.parameters):
                 break
@@ -320,81 +417,101 @@ class _Interpreter:
             forgotten |= changed
             if end.parameters != state.parameters:
                 state.parameters = None
+            if end.directory != state.directory:
+                state.directory = None
         self.run.settle([state.fork(), end], reasons, state)
 
     # Commands
 
     def _alone(self, branch: Branch, state: State) -> ExitStatus | None:
-        """Run a branch in a shell of its own: only its commands and its exit status count."""
+        """Run a branch in a shell of its own: only its commands, output and exit status count."""
         with self.run.catching((), state):
             inner = state.fork()
             outcome: ExitStatus | None = branch(inner)
-            is_sure = inner.flow is None and not self.run.left
+            has_left = bool(self.run.left)
             self.run.left.clear()
-        return outcome if is_sure else ExitStatus(None, ("`exit`",))
+        state.output = UNKNOWN_OUTPUT if has_left and state.output is not None else inner.output
+        return ExitStatus(None, ("`exit`",)) if has_left or inner.flow is not None else outcome
 
     def _declaration(self, command: Node, state: State) -> None:
         kind = command["Variant"]["Value"]
         exports, is_local = kind == "export", kind in ("local", "declare", "typeset")
-        is_associative = False
+        options = ""
         for argument in command.get("Args", ()):
             if "Name" not in argument:
-                options = written_text(self._expander(state).value(argument.get("Value")))
-                exports, is_local = exports or "x" in options, is_local and "g" not in options
-                is_associative = "A" in options
+                options += written_text(self._expander(state).value(argument.get("Value")))
                 continue
             name = argument["Name"].get("Value", "")
-            if is_associative:
-                state.forget([name], ("`declare -A`",))
+            if set(options) & set("Ailnu"):  # their assignments change the value
+                state.forget([name], (f"`{kind} {options}`",))
                 continue
-            if is_local:
+            if is_local and "g" not in options:
                 state.declare(name, is_assigned=not argument.get("Naked"))
             if not argument.get("Naked"):
                 self._expander(state).assign(argument)
-            if exports:
+            if exports or "x" in options:
                 state.exported |= {name}
-
-    def _define(self, command: Node, state: State) -> None:
-        body = (partial(self._branch, command["Body"]),)
-        names = (command.get("Name"), *command.get("Names", ()))
-        state.functions |= {name.get("Value", ""): body for name in names if name is not None}
+        if "p" in options:
+            state.print(UNKNOWN_OUTPUT)
 
     def _call(self, statement: Node, state: State) -> ExitStatus | None:
-        command = statement["Cmd"]
-        if not command.get("Args"):
-            for assignment in command.get("Assigns", ()):
-                self._expander(state).assign(assignment)
-            return ExitStatus(True)
-        words = self._expander(state).words(command["Args"])
+        command, expander = statement["Cmd"], self._expander(state)
+        words = expander.words(command.get("Args", ()))
         text = self._here_text(statement, state)
+        saved = dict[str, Variable | None]()
+        for assignment in command.get("Assigns", ()):
+            name = assignment["Name"].get("Value", "")
+            saved.setdefault(name, state.variables.get(name))
+            expander.assign(assignment)
         if not words:
             return ExitStatus(True)
+        exported = state.exported
+        state.exported |= saved.keys()
+        outcome = self._simple(words, text, saved.keys(), state)
+        if saved:
+            state.restore(saved)
+            state.exported = exported
+        return outcome
+
+    def _simple(
+        self, words: Sequence[Word], text: str | None, assigned: Collection[str], state: State
+    ) -> ExitStatus | None:
+        """Run a simple command with its own variables."""
         name = words[0].text
         if name in ("[", "test"):
             values = list(map(value_of, words[1:]))
             return condition_of_words(values[:-1] if name == "[" else values)
+        outcome = ExitStatus.of_program(" ".join(word.text for word in words))
+        outcome = replace(outcome, is_program=name not in TESTS)
         if name in state.functions:
             calls = [partial(self._call_function, body, words) for body in state.functions[name]]
             if len(calls) == 1:
                 return calls[0](state)
             self._undecided((f"`{name}`",), calls, state)
+            return outcome
+        while name in ("exec", "command", "builtin") and len(words) > 1 and words[1].text[:1] != "-":
+            words = words[1:]
+            name = words[0].text
+        if name == "eval":
+            script = " ".join(script_of(value_of(word)) for word in words[1:])
+            self._same_shell(script, state)
+        elif name in ("source", "."):
+            self._source(words[1:], state)
         elif (status := run_builtin(words, text, state)) is not None:
             return status
+        elif state.output is not None:
+            state.print(output_of(words, text, state))
         else:
-            self._program(words, text, statement, state)
-        outcome = ExitStatus.of_program(" ".join(word.text for word in words))
-        return replace(outcome, is_program=name not in TESTS)
+            values = [(*known(f"{name}="), *scalar(state.variables.get(name), name)) for name in assigned]
+            self._external([*map(word_of, values), *words], text, state)
+        return outcome
 
     def _call_function(self, body: Branch | None, words: Sequence[Word], state: State) -> ExitStatus | None:
         outer, saved = state.parameters, state.saved
         state.parameters, state.saved = parameters_of(words[1:]), {}
 
         def leave(end: State) -> None:
-            for name, variable in (end.saved or {}).items():
-                if variable is None:
-                    end.variables.pop(name, None)
-                else:
-                    end.assign(name, variable)
+            end.restore(end.saved or {})
             end.parameters, end.saved = outer, saved
 
         with self.run.catching(("return",), state, leave):
@@ -403,30 +520,24 @@ class _Interpreter:
         # A function that returns early often says by its status that a check failed.
         return outcome if is_sure else ExitStatus(None, (f"`{words[0].text}`",))
 
-    def _program(self, words: Sequence[Word], text: str | None, statement: Node, state: State) -> None:
-        name = words[0].text
-        if name == "eval":
-            self._same_shell(" ".join(script_of(value_of(word)) for word in words[1:]), state)
+    def _source(self, operands: Sequence[Word], state: State) -> None:
+        path = operands[0].text if operands else ""
+        text = self.run.content(path, state.directory)
+        if text is None:
+            state.has_unknown_source = True
             return
-        if name in ("source", "."):
-            sourced = self.run.content(words[1].text) if len(words) > 1 else None
-            if sourced is None:
-                state.has_unknown_source = True
-            else:
-                self._same_shell(sourced, state)
-            return
-        if name in ("exec", "command", "builtin") and len(words) > 1:
-            words = words[1:]
-        assigned = [
-            Word(f"{a['Name'].get('Value', '')}={written_text(self._expander(state).value(a.get('Value')))}")
-            for a in statement["Cmd"].get("Assigns", ())
-            if not a.get("Array")
-        ]
-        self._external([*assigned, *words], text, state)
+        source, parameters = state.variables.get("BASH_SOURCE"), state.parameters
+        state.variables["BASH_SOURCE"] = (known(path),)
+        if operands[1:]:
+            state.parameters = parameters_of(operands[1:])
+        with self.run.catching(("return",), state):
+            self._same_shell(text, state)
+        state.restore({"BASH_SOURCE": source})
+        if operands[1:]:
+            state.parameters = parameters
 
     def _here_text(self, statement: Node, state: State) -> str | None:
-        """Return the here-document of a statement, and record the file that it is written to."""
-        command = statement.get("Cmd") or {}
+        """Return the here-document or here-string of a statement, and record the file that it is written to."""
         text = target = None
         for redirection in statement.get("Redirs", ()):
             expander = self._expander(state)
@@ -434,9 +545,11 @@ class _Interpreter:
                 text = script_of(expander.here_document(redirection.get("Hdoc") or {}))
                 if redirection["Op"] == "<<-":
                     text = re.sub(r"^\t+", "", text, flags=re.MULTILINE)
+            elif redirection["Op"] == "<<<":
+                text = script_of(expander.value(redirection["Word"])) + "\n"
             elif redirection["Op"] in (">", ">|", "&>"):
                 target = written_text(expander.value(redirection["Word"]))
-        if text is not None and target is not None and command.get("Type") == "CallExpr":
+        if text is not None and target is not None:
             self.run.written.add(target)
         return text
 
@@ -456,50 +569,69 @@ class _Interpreter:
             # A script that is written to a file is a job of its own, whoever starts it.
             if (inner := self._reader(text)) is not None:
                 given = {name: state.variables.get(name, ()) for name in self.run.given}
-                self._alone(lambda _: inner.all_statements(State(given)), state)
+                child = State(self.run, given, directory=state.directory)
+                self._alone(lambda _: inner.all_statements(child), state)
             return
         for at, word in enumerate(words):
             is_operand = runner is not None or not at or not words[at - 1].text.startswith("-")
-            if (
-                IS_SCRIPT.search(word.text)
-                and is_operand
-                and (content := self.run.content(word.text)) is not None
-            ):
-                self._nested(content, words[:at], state, words[at + 1 :])
+            if not is_operand or not IS_SCRIPT.search(word.text):
+                continue
+            if (content := self.run.content(word.text, state.directory)) is not None:
+                self._nested(content, words[:at], state, words[at + 1 :], word.text)
                 return
         if any(word.text in ("xargs", "parallel") for word in words[:2]):
             return  # each input makes another command
         self._record(words, state)
 
     def _record(self, words: Sequence[Word], state: State) -> None:
-        context = state.scheduler(), tuple(self.run.conditions)
-        self.run.commands.append(ShellCommand(tuple(words), self.wrappers, self.line, *context))
+        context = state.scheduler(), tuple(self.run.conditions), state.directory
+        self.run.commands.append(ShellCommand(tuple(words), self.wrappers, self.run.line, *context))
 
     def _reader(self, text: str, wrappers: Sequence[Word] = ()) -> _Interpreter | None:
         """Return the reader of a text that the script runs; None if it is not a shell script."""
+        self.run.spend(_WORK_OF_TEXT + _WORK_OF_CHARACTER * len(text))
         try:
             script = ShellText(text)
         except UsageError:
             return None
-        return _Interpreter(self.run, script, (*self.wrappers, *wrappers), self.line)
+        return _Interpreter(self.run, script, (*self.wrappers, *wrappers), self.run.line)
 
     def _same_shell(self, text: str, state: State) -> None:
         if (inner := self._reader(text)) is not None:
             inner.all_statements(state)
 
     def _nested(
-        self, text: str, wrappers: Sequence[Word], state: State, parameters: Sequence[Word] = ()
+        self,
+        text: str,
+        wrappers: Sequence[Word],
+        state: State,
+        parameters: Sequence[Word] = (),
+        path: str | None = None,
     ) -> None:
-        """Run the text of a shell that a command starts: only exported variables and commands are shared."""
+        """Run the text of a shell that a command starts: only exported variables and commands are shared.
+
+        Args:
+            text: The text.
+            wrappers: The words before the shell.
+            state: The state in which the command runs.
+            parameters: The positional parameters.
+            path: The path of the script, if it is a file.
+        """
         inner = self._reader(text, wrappers)
         if inner is None:  # it is a text for another program
             self._record((*wrappers, Word(written_text(value_of_script(text)))), state)
             return
         exported = {name: value for name, value in state.variables.items() if name in state.exported}
-        child = State(exported, state.exported, parameters_of(parameters))
+        child = State(self.run, exported, state.exported, parameters_of(parameters), directory=state.directory)
+        has_options = any(CHANGES_DIRECTORY.match(word.text) for word in wrappers)
+        if has_options or program_at(wrappers, ELSEWHERE) is not None:
+            child.directory = None
+            child.restore(dict.fromkeys(({"PWD", "HOME"} - self.run.given), None))
         for name, value in assignments_of(wrappers):
             child.assign(name, (value,))
             child.exported |= {name}
         if program_at(wrappers, BATCH) is not None:
             inner.options = dict(variables_of_options([word.text for word in wrappers]))
+        elif path is not None:
+            child.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
         self._alone(lambda _: inner.all_statements(child), state)

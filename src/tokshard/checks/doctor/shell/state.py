@@ -1,4 +1,4 @@
-"""State of a shell script at one place: its variables, parameters and functions."""
+"""State of a shell script at one point: its variables, parameters and functions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tokshard.checks.doctor.shell.values import (
+    Piece,
     Value,
     Variable,
     Word,
     distinct,
+    known,
     scalar,
     text_of,
     undecided_variable,
@@ -24,17 +26,20 @@ from tokshard.storage.reading import read_small_file
 
 _LAUNCHER = re.compile(r"WORLD_SIZE|PET_\w+")
 
-# Of a variable: a loop may double it in each round.
-_MAX_CHARACTERS = 1 << 20
-_SIZE_OF_UNKNOWN = 16
-
 # They set up tools, and no arguments of a job.
 _HARMLESS = re.compile(
     r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
 )
-_MAX_STEPS = 50_000
+
+# The work that one script may cause, about one unit for each character. It takes 3 s at most.
+_MAX_WORK = 16_000_000
+_WORK_OF_STATEMENT = 400
+_WORK_OF_PIECE = 40
 
 _MISSING = object()
+
+UNKNOWN_OUTPUT: Value = (Piece("", is_unknown=True),)
+"""The output of a command that is not run."""
 
 Branch = Callable[["State"], Any]
 
@@ -47,9 +52,10 @@ class ShellCommand:
         words: Its words, after those of the wrappers that run it (such as ``srun bash -c``).
         wrappers: The words of the wrappers.
         line: The line of the script, from 1.
-        scheduler: The variables of the job scheduler that are known at this place.
+        scheduler: The known variables of the job scheduler, and exported ones that launchers read.
         conditions: For each undecided condition under which it runs, the expansions that decide it;
             none if the other branches end the script.
+        directory: The current directory; None if it is unknown.
     """
 
     words: tuple[Word, ...]
@@ -57,6 +63,7 @@ class ShellCommand:
     line: int
     scheduler: tuple[tuple[str, str], ...] = ()
     conditions: tuple[Sequence[str], ...] = ()
+    directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,8 @@ class ShellReading:
     Attributes:
         commands: The commands that it runs, in order.
         unread: Scripts that it runs or sources and that do not exist on this machine.
-        problems: Variables that are not set although ``set -u`` is in effect, and that have the name of
-            another but for a typing mistake: the line, the name, and the near name.
+        problems: Variables that are not set although ``set -u`` is in effect, and that have the name of another
+            but for a typing mistake: the line, the name, and the near name.
     """
 
     commands: tuple[ShellCommand, ...]
@@ -77,9 +84,10 @@ class ShellReading:
 
 @dataclass(slots=True)
 class State:
-    """The state of a script at one place.
+    """The state of a script at one point.
 
     Attributes:
+        run: The script.
         variables: The variables that are set.
         exported: The names of those that commands inherit.
         parameters: The positional parameters; None if they are unknown.
@@ -88,10 +96,15 @@ class State:
         saved: The variables that the current function declares as its own, with their values outside of it;
             None outside of functions.
         flow: The command that ended it: exit, return, break or continue.
-        has_unknown_source: Whether the script has read commands from a file that cannot be read here, which
-            may have set any variable.
+        has_unknown_source: Whether the script has read commands from a file that does not exist on this machine,
+            which may have set any variable.
+        directory: The current directory; None if it is unknown.
+        requires_set: Whether ``set -u`` is in effect.
+        output: The output of the current command substitution; None outside of them.
+        pushed: The directories to which `popd` returns.
     """
 
+    run: ScriptRun
     variables: dict[str, Variable] = field(default_factory=dict)
     exported: frozenset[str] = frozenset()
     parameters: tuple[Value, ...] | None = None
@@ -99,19 +112,34 @@ class State:
     saved: dict[str, Variable | None] | None = None
     flow: str | None = None
     has_unknown_source: bool = False
+    directory: str | None = None
+    requires_set: bool = False
+    output: Value | None = None
+    pushed: tuple[str | None, ...] = ()
 
     def fork(self) -> State:
         """Return a copy that can be changed independently."""
+        self.run.spend(len(self.variables))
         saved = None if self.saved is None else dict(self.saved)
         return replace(self, variables=dict(self.variables), functions=dict(self.functions), saved=saved)
 
     def assign(self, name: str, variable: Variable) -> None:
         """Set a variable."""
-        pieces = (piece for value in variable for piece in value)
-        size = sum(_SIZE_OF_UNKNOWN if piece.is_unknown else len(piece.text) for piece in pieces)
-        if size > _MAX_CHARACTERS:
-            variable = unknown_variable(name, (f"`{name}=...`",))
+        self.run.names[name] = None
         self.variables[name] = variable
+
+    def export(self, name: str, text: str) -> None:
+        """Set a variable that commands inherit."""
+        self.assign(name, (known(text),))
+        self.exported |= {name}
+
+    def restore(self, variables: Mapping[str, Variable | None]) -> None:
+        """Set variables to earlier values, None if they were not set."""
+        for name, variable in variables.items():
+            if variable is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = variable
 
     def declare(self, name: str, *, is_assigned: bool) -> None:
         """Make a variable one of the current function; its new value may be made of the one outside."""
@@ -125,15 +153,31 @@ class State:
         for name in names:
             self.assign(name, unknown_variable(name, reasons))
 
+    def enter(self, directory: str | None, reasons: tuple[str, ...] = ()) -> None:
+        """Change the current directory, for the reasons why it is unknown."""
+        self.assign("OLDPWD", self.variables.get("PWD", ()))
+        self.directory = directory
+        if directory is None:
+            self.forget(["PWD"], reasons)
+        else:
+            self.assign("PWD", (known(directory),))
+
+    def print(self, value: Value) -> None:
+        """Add to the output of the current command substitution."""
+        if self.output is not None:
+            self.run.spend_on(value)
+            self.output += value
+
     def scheduler(self) -> tuple[tuple[str, str], ...]:
         """Return the known variables of the job scheduler, and exported ones that launchers read."""
-        found = []
-        for name, variable in sorted(self.variables.items()):
-            if name.startswith("SLURM_") or (name in self.exported and _LAUNCHER.fullmatch(name)):
-                text = text_of(scalar(variable, name))
-                if text:
-                    found.append((name, text))
-        return tuple(found)
+        self.run.spend(len(self.variables))
+        names = [
+            name
+            for name in self.variables
+            if name.startswith("SLURM_") or (name in self.exported and _LAUNCHER.fullmatch(name))
+        ]
+        texts = [(name, text_of(scalar(self.variables[name], name))) for name in sorted(names)]
+        return tuple((name, text) for name, text in texts if text)
 
     def changed_since(self, before: State) -> set[str]:
         """Return the names of the variables that differ from those of an earlier state."""
@@ -156,15 +200,20 @@ class State:
         for name in {name for end in ends for name in end.functions}:
             bodies = (body for end in ends for body in end.functions.get(name, (None,)))
             self.functions[name] = tuple(dict.fromkeys(bodies))
-        if any(end.parameters != first.parameters for end in ends):
-            self.parameters = None
         self.exported = frozenset().union(*(end.exported for end in ends))
         self.has_unknown_source = any(end.has_unknown_source for end in ends)
+        self.requires_set = all(end.requires_set for end in ends)
+        if any(end.parameters != first.parameters for end in ends):
+            self.parameters = None
+        if any(end.directory != first.directory for end in ends):
+            self.directory = None
+        if any(end.output != first.output for end in ends):
+            self.output = UNKNOWN_OUTPUT
 
 
 @dataclass(slots=True)
 class ScriptRun:
-    """A script as far as it is read: what all its texts share.
+    """State that all texts of a script share while it is read.
 
     Attributes:
         directory: The directory of the script; None if it is not a file.
@@ -173,7 +222,11 @@ class ScriptRun:
         conditions: For each undecided condition around the current statement, the expansions that decide it.
         left: The states in which an undecided branch has left a loop or a function, with what decides it.
         written: The files that the script writes.
-        unread: Scripts that the script runs or sources and that are not here.
+        unread: Scripts that the script runs or sources and that do not exist on this machine.
+        names: The variables that the script sets.
+        unset: The variables that are not set although ``set -u`` is in effect, and the lines of their uses.
+        line: The line of the current statement of the script itself.
+        work: The work done so far.
     """
 
     directory: str | None
@@ -183,16 +236,28 @@ class ScriptRun:
     left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)
-    steps: int = 0
+    names: dict[str, None] = field(default_factory=dict)
+    unset: dict[str, int] = field(default_factory=dict)
+    line: int = 1
+    work: int = 0
 
-    def step(self) -> None:
-        """Count a statement."""
-        self.steps += 1
-        if self.steps > _MAX_STEPS:
+    def spend(self, work: int = _WORK_OF_STATEMENT) -> None:
+        """Count work, by default that of a statement.
+
+        Raises:
+            UsageError: The script causes too much work.
+        """
+        self.work += work
+        if self.work > _MAX_WORK:
             raise UsageError(
-                f"the launch script runs more than {_MAX_STEPS:,} commands, which is too many to follow",
+                "the launch script runs too many commands, or makes too long values",
                 hint="pass the command that starts the job alone",
             )
+
+    def spend_on(self, *values: Value) -> None:
+        """Count the work of making values."""
+        for value in values:
+            self.spend(_WORK_OF_PIECE * (len(value) + 1) + sum(len(piece.text) for piece in value))
 
     def settle(self, ends: Sequence[State], reasons: tuple[str, ...], state: State) -> None:
         """Continue a state after one of several ends of it. A branch that ends the script is not taken."""
@@ -224,18 +289,24 @@ class ScriptRun:
         if caught:
             self.settle(ends, distinct(reason for _, reasons in caught for reason in reasons), state)
 
-    def content(self, path: str) -> str | None:
-        """Return the content of a script that the script runs or sources; None if it is not here."""
+    def content(self, path: str, directory: str | None) -> str | None:
+        """Return the content of a script that the script runs or sources; None if it does not exist.
+
+        Args:
+            path: Its path, relative to the current directory or to the script.
+            directory: The current directory, if it is known.
+        """
         if path in self.written:
             return None  # it was read where it is written
-        # The path is relative to the script, or as $0 to the directory in which doctor runs.
-        places = [os.path.join(self.directory, path), path] if self.directory is not None else []
-        file = next(filter(os.path.isfile, places), None)
-        if file is None:
+        parents = [parent for parent in (directory, self.directory) if parent is not None]
+        file = next(filter(os.path.isfile, (os.path.join(parent, path) for parent in parents)), None)
+        if file is None or self.directory is None:
             if not _HARMLESS.search(path):
                 self.unread[path] = None
             return None
-        return read_small_file(file, "script").decode("utf-8", "replace")
+        text = read_small_file(file, "script").decode("utf-8", "replace")
+        self.spend(len(text))
+        return text
 
 
 def _joined(ends: Sequence[Mapping[str, Any]], reasons: tuple[str, ...]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ Node = dict[str, Any]
 
 _PACKAGE = "shfmt-py"
 _MAX_CHARACTERS = 4 << 20
+# The parser takes about 6 KB for a word: it reads up to 45,000 words.
+_MAX_PARSER_BYTES = 256 << 20
+_MAX_PARSER_SECONDS = 2
+_MAX_CACHED_BYTES = 4096
 _PROGRAMS = ("shfmt", "shfmt.exe")
 # Published scripts contain texts such as <path of the data>, which bash would take for redirections.
 _FILL_IN = re.compile(
@@ -61,17 +66,17 @@ class ShellText:
         text = _FILL_IN.sub(lambda match: _filled(match) if " " in match[0] else match[0], text)
         self._source = text.encode("utf-8", "replace")
         try:
-            tree = _parse(self._source)
+            tree = _tree(self._source)
         except UsageError:
             text = _BRACKET.sub(r"\\[", _FILL_IN.sub(_filled, text))
             self._source = text.encode("utf-8", "replace")
-            tree = _parse(self._source)
+            tree = _tree(self._source)
         self.statements: list[Node] = tree.get("Stmts", [])
 
     def written(self, node: Node) -> str:
         """Return a node as it is written."""
         return written_text(
-            value_of_script(self._source[node["Pos"].get("Offset", 0) : node["End"]["Offset"]].decode())
+            value_of_script(self._source[node["Pos"][0] : node["End"][0]].decode())
         )
 
     @property
@@ -99,24 +104,57 @@ def _filled(match: re.Match[str]) -> str:
     return script_of(unknown(match[0]))
 
 
-@lru_cache(maxsize=128)  # loops run the same texts again
+def _tree(source: bytes) -> Node:
+    # Loops run the same short texts again.
+    return _cached_tree(source) if len(source) <= _MAX_CACHED_BYTES else _parse(source)
+
+
 def _parse(source: bytes) -> Node:
-    command = [_program(), "--language-dialect", "bash", "--to-json"]
-    done = subprocess.run(  # noqa: S603 - the text is read, not run
-        command, input=source, capture_output=True, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - the text is read, not run
+            [_program(), "--language-dialect", "bash", "--to-json"],
+            input=source,
+            capture_output=True,
+            check=False,
+            timeout=_MAX_PARSER_SECONDS,
+            preexec_fn=_limit_memory,  # noqa: PLW1509 - it calls the system only
+        )
+    except subprocess.TimeoutExpired:
+        raise _too_large() from None
     if done.returncode == 0:
         try:
-            tree: Node = json.loads(done.stdout)
+            tree: Node = json.loads(done.stdout, object_hook=_compact)
         except RecursionError:
             raise too_deep() from None
         return tree
-    told = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["unknown error"]
-    match = _MESSAGE.fullmatch(told[0])
-    line, message = (match[1] or match[3], match[2] or match[4]) if match else ("1", told[0])
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [""]
+    if (match := _MESSAGE.fullmatch(lines[0])) is None:
+        raise _too_large()  # the parser has run out of memory
     raise UsageError(
-        f"cannot read the launch script: line {line}: {message}",
+        f"cannot read the launch script: line {match[1] or match[3]}: {match[2] or match[4]}",
         hint="check the script with bash -n, or pass the command alone",
+    )
+
+
+_cached_tree = lru_cache(maxsize=128)(_parse)
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_PARSER_BYTES, _MAX_PARSER_BYTES))
+
+
+def _compact(node: Node) -> Any:
+    """Return a position as its offset and line, and other nodes without the positions of their text."""
+    if "Col" in node:
+        return node.get("Offset", 0), node["Line"]
+    node.pop("ValuePos", None)
+    node.pop("ValueEnd", None)
+    return node
+
+
+def _too_large() -> UsageError:
+    return UsageError(
+        "the launch script is too large to parse", hint="pass the command that starts the job alone"
     )
 
 

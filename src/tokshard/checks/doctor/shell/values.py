@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from os.path import commonprefix
 from typing import NamedTuple
 
@@ -180,14 +181,14 @@ def written_text(value: Value) -> str:
     return "".join(piece.text for piece in value)
 
 
-def joined_values(values: Iterable[Value]) -> Value:
+def joined_values(values: Sequence[Value]) -> Value:
     """Return values with blanks between them, as one value."""
-    return _closed(
-        tuple(piece for number, one in enumerate(values) for piece in known(" " * bool(number)) + one)
-    )
+    pieces = [piece for value in values for piece in (Piece(" "), *value)]
+    return closed(merged(pieces[1:]))
 
 
-def _closed(value: Value) -> Value:
+def closed(value: Value) -> Value:
+    """Return a value between quotes: it is one word."""
     return tuple(piece._replace(is_open=False) for piece in value) if is_open([value]) else value
 
 
@@ -203,7 +204,7 @@ def split_words(value: Value) -> list[Word]:
     """Return the words that an expansion without quotes becomes."""
     fields = Fields()
     fields.add_split(value)
-    return fields.words()
+    return list(map(word_of, fields.values()))
 
 
 class Fields:
@@ -219,17 +220,8 @@ class Fields:
         self._pieces: list[Piece] = []
         self._is_present = False
 
-    def add(self, value: Value) -> None:
-        """Add a part that is not split."""
-        self._pieces += _closed(value)
-        self._is_present = True
-
-    def add_open(self, piece: Piece) -> None:
-        """Add an unknown part that may stand for any number of words."""
-        self.add_list([(piece._replace(is_open=True),)])
-
-    def add_list(self, values: Iterable[Value]) -> None:
-        """Add parts each of which but the first begins a new word."""
+    def add(self, *values: Value) -> None:
+        """Add a part that is not split, or several, each of which but the first begins a new word."""
         for number, value in enumerate(values):
             if number:
                 self.cut()
@@ -242,7 +234,8 @@ class Fields:
             if piece.is_unknown or self._has_separators:
                 if piece.choices and all(_BLANKS.match(choice + " ") for choice in piece.choices):
                     self.cut()
-                self.add_open(piece if piece.is_unknown else Piece(piece.text, True, reasons=("`IFS`",)))
+                unknown_piece = piece if piece.is_unknown else Piece(piece.text, True, reasons=("`IFS`",))
+                self.add((unknown_piece._replace(is_open=True),))
                 continue
             for number, text in enumerate(_BLANKS.split(piece.text)):
                 if number:
@@ -253,7 +246,7 @@ class Fields:
     def cut(self) -> None:
         """End a word, if one has begun."""
         if self._is_present:
-            self._done.append(_joined(self._pieces))
+            self._done.append(merged(self._pieces))
         self._pieces, self._is_present = [], False
 
     def values(self) -> list[Value]:
@@ -261,19 +254,17 @@ class Fields:
         self.cut()
         return self._done
 
-    def words(self) -> list[Word]:
-        """Return all words."""
-        return [word_of(value) for value in self.values()]
 
-
-def _joined(pieces: Iterable[Piece]) -> Value:
+def merged(pieces: Iterable[Piece]) -> Value:
+    """Return a value without empty parts, in which no texts follow each other."""
     joined: list[Piece] = []
-    for piece in pieces:
-        if joined and not piece.is_unknown and not joined[-1].is_unknown:
-            joined[-1] = Piece(joined[-1].text + piece.text)
-        elif piece.text:
-            joined.append(piece)
+    for is_unknown, group in groupby(pieces, key=lambda piece: piece.is_unknown):
+        joined += filter(_has_text, group) if is_unknown else known("".join(piece.text for piece in group))
     return tuple(joined)
+
+
+def _has_text(piece: Piece) -> bool:
+    return piece.text != ""
 
 
 def value_of(word: Word) -> Value:
