@@ -105,7 +105,7 @@ def executed(script, environment, commands, directory):
     process = subprocess.run(
         [BASH, path, *script.parameters],
         env={"PATH": str(commands), "RECORDS": str(records), **script.set, **environment},
-        cwd=directory,
+        cwd=script.set.get("PWD", directory),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         pass_fds=[writing],

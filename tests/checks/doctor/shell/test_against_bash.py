@@ -17,6 +17,9 @@ from tokshard.checks.doctor.shell.state import ShellCommand
 from tokshard.checks.doctor.shell.values import Word
 
 START = """\
+f() { run f "$@"; }
+g() { echo "$1"; }
+V=B
 A='b c'
 B=a.b.a
 C=
@@ -83,15 +86,26 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
         st.builds("{}{}".format, sampled("%", "%%", "#", "##"), sampled(*PATTERNS)),
         st.builds("{}{}".format, sampled(":-", "-", ":+", "+"), sampled("d", "$N", "${B}", "x y", "'q'")),
     )
+    text_changes = sampled(
+        "^^", ",,", "^", ",", ":1", ":1:2", ": -1", ":0:N", ":9", "/a/x", "//a/${B}", "//b"
+    )
     rare = st.one_of(
-        name.map("${{#{}}}".format),
-        st.builds("${{{}{}}}".format, name, sampled("^^", ",,", ":1", ":1:2", ": -1", ":0:2", "/a/x", "//?")),
-        sampled("${L[@]:1}", "${@:2}", "$((N++))", "$((N ? 1 : 2))", "$((N << 1))", "$((010))", "{a,{b,c}}"),
+        st.builds("${{{}{}}}".format, name, sampled("//?", "/#a/x", "@Q", ":1:-1", "^^[ab]")),
+        sampled("$((N << 1))", "$((010))", "{a,{b,c}}", "${L[@]: -1}", "${@:0:1}"),
     )
     return st.one_of(
         name.map("${{{}}}".format),
         st.builds("${{{}{}}}".format, name, changes),
         *[rare] * (not names.is_known),
+        name.map("${{#{}}}".format),
+        st.builds("${{{}{}}}".format, name, text_changes),
+        sampled("${L[@]:1}", "${L[@]:0:1}", "${@:2}", "$((N++))", "$((N ? 1 : C))", "$((N += 2))", "$((-N))"),
+        sampled("$((N > 2 || N++))", "$((!N, 2 ** 3))", "${!V}", "$(printf '%s,' a \"$A\" b)"),
+        sampled("$(printf '%s=%d\\n' a $N; echo b)", '$(if [ -n "$C" ]; then echo c; fi)', "$(printf %%)"),
+        sampled(
+            "$(cd /usr/lib/.. && pwd)", "$(cd -- /; builtin cd usr >/dev/null 2>&1 && echo $PWD)", "$PWD"
+        ),
+        sampled("$(seq 2 $N)", "$(g a 2>/dev/null)", "$(A=x; echo $A$B)", "$(echo -n 'a ' b; echo c)"),
         ARITHMETIC.map("$(({}))".format),
         sampled("${L[@]}", "${L[1]}", "${#L[@]}", "${L[*]}", "$@", "$#", "${!L[@]}"),
         sampled(
@@ -162,7 +176,15 @@ def simple_statements(names: Names) -> st.SearchStrategy[str]:
             "{} {}={}".format, sampled("export", "declare"), name, expansions(names).map('"{}"'.format)
         ),
         ARITHMETIC.map("N=$(({}))".format),
-        sampled(*["((N++))", "((N += 2))", "let N=N+1"] * (not names.is_known), "N=$((N * 2))"),
+        sampled("((N++))", "((N += 2))", "let N=N+1", "N=$((N * 2))", "((--N)) || run zero", "let N+=2 N*=2"),
+        sampled('read A B <<< "$B c  d "', "IFS=, read -r A B <<< 'a,b c,d'", 'read -ra L <<< "$A $B"'),
+        sampled("IFS=. read -ra L <<< $B", 'mapfile -t L <<< "$A\n$B"', "printf -v A '%s-%s' \"$B\" x"),
+        sampled(
+            "cd /usr", 'cd -- "/usr/lib/../bin"; run $PWD $OLDPWD', "pushd / >/dev/null; popd >/dev/null"
+        ),
+        sampled(
+            "(cd /; run $(pwd))", "cd - >/dev/null", "A=y f z", 'f() { run in $A "$@"; }', "A=x eval 'run $A'"
+        ),
         st.builds("set -- {}".format, many),
         sampled("shift", "shift 2", "unset A", "unset L", "export B"),
         st.builds("{} && run {}".format, conditions(names), many),
@@ -194,6 +216,9 @@ def compound_statements(names: Names, depth: int) -> st.SearchStrategy[str]:
     loops = [
         st.builds("for A in {}; do\n{}\ndone".format, items, body),
     ]
+    loops.append(
+        st.builds("for ((i = 0; i < {}; i++)); do\n{}\nrun $i\ndone".format, sampled("2", "1 + 1"), body)
+    )
     if names.is_known:
         loops += [
             finite.map("while [ $# -gt 0 ]; do\nrun $1\n{}\nshift\ndone".format),

@@ -13,6 +13,8 @@ from tokshard.checks.doctor.shell.values import Value, known, reasons_of, scalar
 # Others, such as octal numbers and expressions, are unknown.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _ASSIGNMENT = re.compile(r"([-+*/%]?)=")
+_ASSIGNS = re.compile(r"=|\+\+|--")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _MAX_EXPONENT = 63
 
 
@@ -40,7 +42,9 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
 }
 
 
-def value_of_arithmetic(node: Node, written: str, state: State, expand: Callable[[Node], Value]) -> Value:
+def value_of_arithmetic(  # noqa: PLR0911 - one for each kind
+    node: Node, written: str, state: State, expand: Callable[[Node], Value]
+) -> Value:
     """Return the value of an expression, after its assignments.
 
     Args:
@@ -91,6 +95,8 @@ def _operand(value: Value, written: str, state: State) -> Value:
         value = scalar(state.variables.get(name), name)
     text = text_of(value)
     if text is None or not _INTEGER.fullmatch(text.strip() or "0"):
+        if text is not None and _ASSIGNS.search(text):  # let "N += 1"
+            state.forget(_NAME.findall(text), (f"`{text}`",))
         return unknown(written, reasons_of(value))
     return known(str(int(text.strip() or "0")))
 
@@ -103,7 +109,7 @@ def _combined(sign: str, values: list[Value], written: str) -> Value:
 
 
 def calculated(sign: str, one: str, other: str) -> str | None:
-    """Return the result of an operator and two integers; None if it is an error, or not known to be that of bash."""
+    """Return the result of an operator and two integers; None if it is an error or may differ in bash."""
     operation = _OPERATIONS.get(sign)
     if operation is None or not (_INTEGER.fullmatch(one) and _INTEGER.fullmatch(other)):
         return None

@@ -16,6 +16,7 @@ from tokshard.checks.doctor.shell.values import (
     joined_values,
     known,
     reasons_of,
+    scalar,
     script_of,
     text_of,
     unknown_variable,
@@ -30,7 +31,9 @@ _CHARACTERS = {"%%": "%", r"\n": "\n", r"\t": "\t"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,8})")
 
 
-def run_builtin(words: Sequence[Word], text: str | None, state: State) -> ExitStatus | None:
+def run_builtin(  # noqa: C901, PLR0912 - a table
+    words: Sequence[Word], text: str | None, state: State
+) -> ExitStatus | None:
     """Run a command of the shell itself; None if it is not one.
 
     Args:
@@ -102,7 +105,9 @@ def _shift(operands: Sequence[Word], state: State) -> ExitStatus:
     return ExitStatus(True)
 
 
-def _read(name: str, operands: Sequence[Word], script: str | None, state: State) -> None:
+def _read(  # noqa: C901, PLR0912 - the options decide
+    name: str, operands: Sequence[Word], script: str | None, state: State
+) -> None:
     """Set the variables of ``read`` and ``mapfile``: they are unknown unless the text is."""
     takes_operand = "dnNptui" if name == "read" else "dnOsucC"
     flags, names, pending = "", list[str](), ""
@@ -121,7 +126,7 @@ def _read(name: str, operands: Sequence[Word], script: str | None, state: State)
     if script is None or (text is not None and "\\" in text and name == "read" and "r" not in flags):
         return
     if name == "read" and set(flags) <= set("rd") and "d" in flags and Word("") in operands:
-        if len(names) == 1:  # read -d '' NAME <<END: the whole text
+        if len(names) == 1 and not state.variables.get("IFS"):  # read -d '' NAME <<END: the whole text
             state.assign(names[0], (value_of_script(script_of(value).strip(" \t\n")),))
         return
     lines = [] if text is None else text.split("\n")
@@ -156,23 +161,23 @@ def _change_directory(name: str, operands: Sequence[Word], state: State) -> None
     words = [word for word in operands if word.text not in options]
     reasons = distinct(reason for word in words for reason in word.unknown) or (f"`{name}`",)
     target = None if words and (words[0].unknown or len(words) > 1) else words[0].text if words else ""
-    directory: str | None = None
-    variable = {"": "HOME", "-": "OLDPWD"}.get(target or "", "") if name == "cd" and target is not None else ""
-    if variable and not (words and target == ""):
-        target = text_of((*state.variables.get(variable, ()), ())[0]) or None
+    directory = None
     if name == "popd":
         directory = state.pushed[-1] if state.pushed and not words else None
         state.pushed = state.pushed[:-1]
+        target = None
     elif name == "pushd":
         state.pushed += (state.directory,)
         target = target or None
+    elif not words or target == "-":
+        target = text_of(scalar(state.variables.get("OLDPWD" if words else "HOME", ()), "")) or None
     is_searched = any(state.variables.get("CDPATH", ())) and not (target or "").startswith(("/", "."))
-    if name != "popd" and target is not None and not is_searched:
-        if state.directory is not None or os.path.isabs(target):
-            directory = os.path.normpath(os.path.join(state.directory or "/", target))
-            directory = os.path.realpath(directory) if "-P" in options else directory
+    is_relative = target is not None and not os.path.isabs(target)
+    if target is not None and not is_searched and not (is_relative and state.directory is None):
+        directory = os.path.normpath(os.path.join(state.directory or "/", target))
+        directory = os.path.realpath(directory) if "-P" in options else directory
     state.enter(directory, reasons)
-    if name != "cd" or variable == "OLDPWD" or is_searched:
+    if name != "cd" or Word("-") in words or is_searched:
         state.print(UNKNOWN_OUTPUT)  # the directory
 
 

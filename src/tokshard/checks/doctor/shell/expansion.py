@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -41,6 +40,13 @@ _SPECIAL = frozenset("?$!-_")
 _ESCAPED = re.compile(r"\\\n|\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\\n|\\([$`"\\])')
 _ESCAPED_IN_DOCUMENT = re.compile(r"\\\n|\\([$`\\])")
+_NUMERIC_ESCAPE = re.compile(r"\\[0-7xuUc]")
+_MIN_NAME = 3
+# Schedulers, launchers and logins set these variables.
+_OF_ENVIRONMENT = re.compile(
+    r"(?:SLURM|PBS|LSB|OMPI|PMI|PMIX|CUDA|NCCL|ROCR|HIP|CONDA|HF|WANDB|MASTER|LOCAL|NODE|WORLD|GROUP|KUBERNETES)_\w+"
+    r"|RANK|NNODES|NPROC\w*|USER|LOGNAME|HOST|HOSTNAME|HOSTFILE|PATH|PYTHONPATH|SHELL|TMPDIR|SCRATCH|WORK|UID"
+)
 _HOME = re.compile(r"~(?:/|$)")
 # After an assignment or a colon, bash expands it as well.
 _OTHER_HOME = re.compile(r"~|[A-Za-z_]\w*=(?:.*:)?~")
@@ -125,7 +131,9 @@ class Expander:
                 text = part.get("Value", "")
                 if escapes is not _ESCAPED:  # a quote between double quotes, as in "${A:-'b'}"
                     text = f"'{text}'"
-                self._add(fields, value_of_script(_ansi(text) if part.get("Dollar") else text))
+                is_unknown = part.get("Dollar") and _NUMERIC_ESCAPE.search(text)
+                value = value_of_script(_ansi(text) if part.get("Dollar") else text)
+                self._add(fields, unknown(self._text.written(part)) if is_unknown else value)
             elif kind == "DblQuoted":
                 inner = part.get("Parts", ())
                 if len(inner) != 1 or inner[0]["Type"] != "ParamExp" or not _is_list(inner[0]):
@@ -179,12 +187,14 @@ class Expander:
                 if number:
                     fields.cut()
                 fields.add_split(value)
-        elif is_list and _index_of(part) != "*":
+        elif is_list and (_index_of(part) != "*" or self._variable(part["Param"].get("Value", "")) is None):
             fields.add(*map(_opened, values))
         else:
             fields.add(*([joined_values(values)] if is_list else map(closed, values)))
 
-    def _parameter(self, part: Node) -> Sequence[Value] | Node:  # noqa: PLR0911 - one for each kind
+    def _parameter(  # noqa: C901, PLR0911, PLR0912 - one for each kind
+        self, part: Node
+    ) -> Sequence[Value] | Node:
         """Return the values of a parameter expansion, or the word that replaces them."""
         name, operation = part["Param"].get("Value", ""), part.get("Exp") or {}
         kind = operation.get("Op", "")
@@ -203,10 +213,10 @@ class Expander:
             is_unset = not variable and name not in _SPECIAL
             uses_word = is_unset or not values or (":" in kind and not any(values))
             pieces = [piece for value in values or () for piece in value]
-            if "+" in kind and values and not uses_word and not any(map(_has_text, values)):
-                if any(":" in kind or piece.choices for piece in pieces if piece.is_unknown):
-                    scripts = ["", script_of(self.value(word))]
-                    return [(undecided(written, scripts, reasons_of(*values)),)]
+            may_be_unset = any(":" in kind or piece.choices for piece in pieces if piece.is_unknown)
+            if "+" in kind and values and may_be_unset and not any(map(_has_text, values)):
+                scripts = ["", script_of(self.value(word))]
+                return [(undecided(written, scripts, reasons_of(*values)),)]
             if "+" in kind:
                 return {} if uses_word else word
             if uses_word and (values is not None or is_unset) and "?" not in kind:
@@ -240,11 +250,12 @@ class Expander:
         return [self._changed(part, value, written) for value in values]
 
     def _note_unset(self, name: str) -> None:
-        """Note the use of a variable that is not set and that ``set -u`` requires, if it is certain to run."""
+        """Note a variable that is not set under ``set -u``, if the script certainly comes here."""
         state, run = self._state, self._state.run
-        is_sure = state.requires_set and not state.has_unknown_source and state.output is None
-        if is_sure and not run.conditions and not run.left and name.isidentifier():
-            run.unset.setdefault(name, run.line)
+        is_certain = not (state.has_unknown_source or run.conditions or run.left or state.output is not None)
+        if state.requires_set and is_certain and len(name) >= _MIN_NAME and name.isidentifier():
+            if not _OF_ENVIRONMENT.fullmatch(name):
+                run.unset.setdefault(name, run.line)
 
     def _variable(self, name: str) -> Variable | None:
         parameters = self._state.parameters
@@ -283,10 +294,11 @@ class Expander:
         failed = unknown(written, reasons_of(value) or (f"a changed value of `{name}`",))
         if text is None:
             return failed
+        result = None
         if kind in _ENDS:
             result = self._cut(text, text_of(self.value(operation.get("Word"))), kind)
-        elif not text.isascii():  # the locale decides
-            result = None
+        elif not text.isascii():
+            pass  # the locale decides
         elif part.get("Length"):
             result = str(len(text))
         elif kind in _CASES:
@@ -295,11 +307,10 @@ class Expander:
             result = self._replaced(text, part["Repl"])
         elif part.get("Slice"):
             start, count = self._slice(part["Slice"])
-            start = start if start is None or start >= 0 else len(text) + start
-            end = len(text) if count is None else count + (start or 0) if count >= 0 else len(text) + count
-            result = None if start is None or not 0 <= start <= end else text[start:end]
-        else:
-            result = None
+            if start is not None:
+                start = start if start >= 0 else len(text) + start
+                end = len(text) if count is None else count + (start if count >= 0 else len(text))
+                result = "" if not 0 <= start <= len(text) else text[start:end] if start <= end else None
         return failed if result is None else known(result)
 
     def _slice(self, node: Node) -> tuple[int | None, int | None]:

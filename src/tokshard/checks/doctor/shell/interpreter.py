@@ -182,7 +182,9 @@ class _Interpreter:
             outcome = ExitStatus.of_program(self.text.written(statement))
         return outcome.negated() if statement.get("Negated") else outcome
 
-    def _command(self, statement: Node, state: State) -> ExitStatus | None:  # noqa: PLR0911 - one for each kind
+    def _command(  # noqa: C901, PLR0911, PLR0912 - a table
+        self, statement: Node, state: State
+    ) -> ExitStatus | None:
         command = statement.get("Cmd") or {}
         match command.get("Type"):
             case None:
@@ -228,13 +230,13 @@ class _Interpreter:
 
     def _substitute(self, part: Node, state: State) -> Value:
         """Return the output of a command substitution."""
-        line, inner = self.run.line, state.fork()
-        inner.output = ()
+        line = self.run.line
+        inner = replace(state.fork(), output=())
         self._alone(partial(self._statements, part.get("Stmts", ())), inner)
         self.run.line = line
-        output = merged(inner.output or ())
-        if any(not piece.text for piece in inner.output or ()):
+        if inner.output is None or UNKNOWN_OUTPUT[0] in inner.output:
             return unknown(self.text.written(part))
+        output = merged(inner.output)
         if output and not output[-1].is_unknown:
             return (*output[:-1], *known(output[-1].text.rstrip("\n")))
         return output
@@ -377,7 +379,7 @@ class _Interpreter:
         state: State,
         reasons: tuple[str, ...],
         holds: Callable[[State], ExitStatus],
-        step: Branch = lambda state: None,
+        step: Branch = lambda _: None,
     ) -> None:
         """Run a loop as long as a condition holds, with a step after each round."""
         outcome = ExitStatus(None)
@@ -444,6 +446,10 @@ class _Interpreter:
             name = argument["Name"].get("Value", "")
             if set(options) & set("Ailnu"):  # their assignments change the value
                 state.forget([name], (f"`{kind} {options}`",))
+                if "n" in options:  # another name of a variable
+                    target = text_of(self._expander(state).value(argument.get("Value")))
+                    self.run.aliased |= set(state.variables) if target is None else {target}
+                    state.forget(self.run.aliased, (f"`{kind} -n`",))
                 continue
             if is_local and "g" not in options:
                 state.declare(name, is_assigned=not argument.get("Naked"))
@@ -622,7 +628,8 @@ class _Interpreter:
             self._record((*wrappers, Word(written_text(value_of_script(text)))), state)
             return
         exported = {name: value for name, value in state.variables.items() if name in state.exported}
-        child = State(self.run, exported, state.exported, parameters_of(parameters), directory=state.directory)
+        child = State(self.run, exported, state.exported, parameters_of(parameters))
+        child.directory = state.directory
         has_options = any(CHANGES_DIRECTORY.match(word.text) for word in wrappers)
         if has_options or program_at(wrappers, ELSEWHERE) is not None:
             child.directory = None

@@ -73,8 +73,8 @@ class ShellReading:
     Attributes:
         commands: The commands that it runs, in order.
         unread: Scripts that it runs or sources and that do not exist on this machine.
-        problems: Variables that are not set although ``set -u`` is in effect, and that have the name of another
-            but for a typing mistake: the line, the name, and the near name.
+        problems: Variables that are not set although ``set -u`` is in effect, and whose name is one typing
+            mistake away from the name of another: the line, the name, and the near name.
     """
 
     commands: tuple[ShellCommand, ...]
@@ -96,8 +96,8 @@ class State:
         saved: The variables that the current function declares as its own, with their values outside of it;
             None outside of functions.
         flow: The command that ended it: exit, return, break or continue.
-        has_unknown_source: Whether the script has read commands from a file that does not exist on this machine,
-            which may have set any variable.
+        has_unknown_source: Whether the script has read commands from a file that does not exist on this
+            machine and that may have set any variable.
         directory: The current directory; None if it is unknown.
         requires_set: Whether ``set -u`` is in effect.
         output: The output of the current command substitution; None outside of them.
@@ -126,7 +126,8 @@ class State:
     def assign(self, name: str, variable: Variable) -> None:
         """Set a variable."""
         self.run.names[name] = None
-        self.variables[name] = variable
+        is_aliased = name in self.run.aliased
+        self.variables[name] = unknown_variable(name, ("`declare -n`",)) if is_aliased else variable
 
     def export(self, name: str, text: str) -> None:
         """Set a variable that commands inherit."""
@@ -224,6 +225,7 @@ class ScriptRun:
         written: The files that the script writes.
         unread: Scripts that the script runs or sources and that do not exist on this machine.
         names: The variables that the script sets.
+        aliased: The variables that others refer to, as of ``declare -n``: they are unknown.
         unset: The variables that are not set although ``set -u`` is in effect, and the lines of their uses.
         line: The line of the current statement of the script itself.
         work: The work done so far.
@@ -237,6 +239,7 @@ class ScriptRun:
     written: set[str] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)
     names: dict[str, None] = field(default_factory=dict)
+    aliased: set[str] = field(default_factory=set)
     unset: dict[str, int] = field(default_factory=dict)
     line: int = 1
     work: int = 0

@@ -10,7 +10,6 @@ import importlib.metadata
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ Node = dict[str, Any]
 _PACKAGE = "shfmt-py"
 _MAX_CHARACTERS = 4 << 20
 # The parser takes about 6 KB for a word: it reads up to 45,000 words.
-_MAX_PARSER_BYTES = 256 << 20
+_LIMITED = f'ulimit -d {256 << 10}; exec "$0" "$@"'  # in KB
 _MAX_PARSER_SECONDS = 2
 _MAX_CACHED_BYTES = 4096
 _PROGRAMS = ("shfmt", "shfmt.exe")
@@ -75,9 +74,7 @@ class ShellText:
 
     def written(self, node: Node) -> str:
         """Return a node as it is written."""
-        return written_text(
-            value_of_script(self._source[node["Pos"][0] : node["End"][0]].decode())
-        )
+        return written_text(value_of_script(self._source[node["Pos"][0] : node["End"][0]].decode()))
 
     @property
     def text(self) -> str:
@@ -112,12 +109,11 @@ def _tree(source: bytes) -> Node:
 def _parse(source: bytes) -> Node:
     try:
         done = subprocess.run(  # noqa: S603 - the text is read, not run
-            [_program(), "--language-dialect", "bash", "--to-json"],
+            ["/bin/sh", "-c", _LIMITED, _program(), "--language-dialect", "bash", "--to-json"],
             input=source,
             capture_output=True,
             check=False,
             timeout=_MAX_PARSER_SECONDS,
-            preexec_fn=_limit_memory,  # noqa: PLW1509 - it calls the system only
         )
     except subprocess.TimeoutExpired:
         raise _too_large() from None
@@ -137,10 +133,6 @@ def _parse(source: bytes) -> Node:
 
 
 _cached_tree = lru_cache(maxsize=128)(_parse)
-
-
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (_MAX_PARSER_BYTES, _MAX_PARSER_BYTES))
 
 
 def _compact(node: Node) -> Any:

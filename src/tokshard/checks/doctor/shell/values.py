@@ -259,12 +259,10 @@ def merged(pieces: Iterable[Piece]) -> Value:
     """Return a value without empty parts, in which no texts follow each other."""
     joined: list[Piece] = []
     for is_unknown, group in groupby(pieces, key=lambda piece: piece.is_unknown):
-        joined += filter(_has_text, group) if is_unknown else known("".join(piece.text for piece in group))
+        pieces_of_kind = list(group)
+        text = "".join(piece.text for piece in pieces_of_kind)
+        joined += [piece for piece in pieces_of_kind if piece.text] if is_unknown else known(text)
     return tuple(joined)
-
-
-def _has_text(piece: Piece) -> bool:
-    return piece.text != ""
 
 
 def value_of(word: Word) -> Value:
