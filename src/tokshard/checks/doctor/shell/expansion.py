@@ -42,6 +42,7 @@ _ESCAPED_IN_QUOTES = re.compile(r'\\\n|\\([$`"\\])')
 _ESCAPED_IN_DOCUMENT = re.compile(r"\\\n|\\([$`\\])")
 _NUMERIC_ESCAPE = re.compile(r"\\[0-7xuUc]")
 _MIN_NAME = 3
+_MAX_UNSET = 20
 # Schedulers, launchers and logins set these variables.
 _OF_ENVIRONMENT = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMI|PMIX|CUDA|NCCL|ROCR|HIP|CONDA|HF|WANDB|MASTER|LOCAL|NODE|WORLD|GROUP|KUBERNETES)_\w+"
@@ -253,9 +254,9 @@ class Expander:
         """Note a variable that is not set under ``set -u``, if the script certainly comes here."""
         state, run = self._state, self._state.run
         is_certain = not (state.has_unknown_source or run.conditions or run.left or state.output is not None)
-        if state.requires_set and is_certain and len(name) >= _MIN_NAME and name.isidentifier():
-            if not _OF_ENVIRONMENT.fullmatch(name):
-                run.unset.setdefault(name, run.line)
+        is_name = name.isidentifier() and len(name) >= _MIN_NAME and not _OF_ENVIRONMENT.fullmatch(name)
+        if state.requires_set and is_certain and is_name and len(run.unset) < _MAX_UNSET:
+            run.unset.setdefault(name, run.line)
 
     def _variable(self, name: str) -> Variable | None:
         parameters = self._state.parameters

@@ -48,7 +48,7 @@ from tokshard.checks.doctor.shell.state import (
     ShellReading,
     State,
 )
-from tokshard.checks.doctor.shell.syntax import Node, ShellText, assigned_names, too_deep
+from tokshard.checks.doctor.shell.syntax import Node, ShellText, TooLargeError, assigned_names, too_deep
 from tokshard.checks.doctor.shell.values import (
     Value,
     Variable,
@@ -75,7 +75,7 @@ _SETS_U = re.compile(r"#!\s*/\S*sh\s+-[a-z]*u")
 
 # Parsing a text takes about 5 ms, and most of the memory.
 _WORK_OF_TEXT = 30_000
-_WORK_OF_CHARACTER = 10
+_WORK_OF_CHARACTER = 50
 
 
 def read_shell(
@@ -598,6 +598,8 @@ class _Interpreter:
         self.run.spend(_WORK_OF_TEXT + _WORK_OF_CHARACTER * len(text))
         try:
             script = ShellText(text)
+        except TooLargeError:
+            raise
         except UsageError:
             return None
         return _Interpreter(self.run, script, (*self.wrappers, *wrappers), self.run.line)

@@ -119,7 +119,7 @@ class State:
 
     def fork(self) -> State:
         """Return a copy that can be changed independently."""
-        self.run.spend(len(self.variables))
+        self.run.spend(3 * len(self.variables))
         saved = None if self.saved is None else dict(self.saved)
         return replace(self, variables=dict(self.variables), functions=dict(self.functions), saved=saved)
 

@@ -22,11 +22,12 @@ from tokshard.errors import UsageError
 Node = dict[str, Any]
 """A node of a syntax tree: its fields, and the text of its class under ``Type``."""
 
+_HINT = "pass the command that starts the job alone"
 _PACKAGE = "shfmt-py"
 _MAX_CHARACTERS = 4 << 20
 # The parser takes about 6 KB for a word: it reads up to 45,000 words.
-_LIMITED = f'ulimit -d {256 << 10}; exec "$0" "$@"'  # in KB
-_MAX_PARSER_SECONDS = 2
+_LIMITED = f'ulimit -t 3; ulimit -d {280 << 10}; GOGC=70 exec "$0" "$@"'  # in s and KB
+_MAX_PARSER_SECONDS = 20  # on a busy machine
 _MAX_CACHED_BYTES = 4096
 _PROGRAMS = ("shfmt", "shfmt.exe")
 # Published scripts contain texts such as <path of the data>, which bash would take for redirections.
@@ -38,6 +39,13 @@ _FILL_IN = re.compile(
 _BRACKET = re.compile(r"(?<=\s)\[(?=[^\s\[\]]*\](?!\s|\+?=))")
 _ASSIGNING = re.compile(r"\+\+|--|(?:[-+*/%&|^]|<<|>>)?=")
 _MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
+
+
+class TooLargeError(UsageError):
+    """A script takes too much time or memory to parse."""
+
+    def __init__(self) -> None:
+        super().__init__("the launch script is too large to parse", hint=_HINT)
 
 
 class ShellText:
@@ -58,7 +66,7 @@ class ShellText:
         if len(text) > _MAX_CHARACTERS:
             raise UsageError(
                 f"a launch script must have at most {_MAX_CHARACTERS:,} characters, got {len(text):,}",
-                hint="pass the command that starts the job alone",
+                hint=_HINT,
             )
         # The parser counts bytes, and rejects what is not UTF-8.
         text = text.replace("\r\n", "\n").replace("\0", "?")
@@ -66,6 +74,8 @@ class ShellText:
         self._source = text.encode("utf-8", "replace")
         try:
             tree = _tree(self._source)
+        except TooLargeError:
+            raise
         except UsageError:
             text = _BRACKET.sub(r"\\[", _FILL_IN.sub(_filled, text))
             self._source = text.encode("utf-8", "replace")
@@ -116,7 +126,7 @@ def _parse(source: bytes) -> Node:
             timeout=_MAX_PARSER_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        raise _too_large() from None
+        raise TooLargeError from None
     if done.returncode == 0:
         try:
             tree: Node = json.loads(done.stdout, object_hook=_compact)
@@ -125,7 +135,7 @@ def _parse(source: bytes) -> Node:
         return tree
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [""]
     if (match := _MESSAGE.fullmatch(lines[0])) is None:
-        raise _too_large()  # the parser has run out of memory
+        raise TooLargeError  # the parser has run out of memory
     raise UsageError(
         f"cannot read the launch script: line {match[1] or match[3]}: {match[2] or match[4]}",
         hint="check the script with bash -n, or pass the command alone",
@@ -144,17 +154,9 @@ def _compact(node: Node) -> Any:
     return node
 
 
-def _too_large() -> UsageError:
-    return UsageError(
-        "the launch script is too large to parse", hint="pass the command that starts the job alone"
-    )
-
-
 def too_deep() -> UsageError:
     """Return the error about a script that is nested too deeply."""
-    return UsageError(
-        "the launch script is nested too deeply", hint="pass the command that starts the job alone"
-    )
+    return UsageError("the launch script is nested too deeply", hint=_HINT)
 
 
 @cache
