@@ -57,7 +57,8 @@ def value_of_arithmetic(  # noqa: PLR0911 - one for each kind
     if kind == "ParenArithm":
         return value_of_arithmetic(node["X"], written, state, expand)
     if kind == "Word":
-        return _operand(expand(node), written, state)
+        # An expansion to nothing is an error in most expressions.
+        return _operand(expand(node) or unknown(written), written, state)
     values = list[Value]()
     if sign in ("++", "--") or _ASSIGNMENT.fullmatch(sign):
         name = (node["X"].get("Parts") or [{}])[0].get("Value", "")

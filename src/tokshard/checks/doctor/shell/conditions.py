@@ -23,6 +23,7 @@ from tokshard.checks.doctor.shell.values import (
 
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
+_BINARY = frozenset({"=", "==", "!=", *_NUMBERS})
 _SPECIAL = re.compile(r"[*?\[\\]")
 _MAX_SHOWN = 60
 
@@ -83,6 +84,8 @@ def condition_of_words(values: Sequence[Value]) -> ExitStatus:
         return _binary(values[0], texts[1], values[2], has_patterns=False)
     if len(values) > 3:
         return _unknown(*values)
+    if len(values) == 2 and texts[0] in _BINARY:
+        return ExitStatus(False)  # without its first operand, it is an error
     return _unary(texts[0] if len(values) == 2 else "-n", values[-1] if values else ())
 
 

@@ -33,7 +33,7 @@ from tokshard.checks.doctor.shell.values import (
 
 _GLOB = re.compile(r"[*?]")
 _OTHER_PATTERN = re.compile(r"\[\^|\[\[|\\|[@+?*!]\(")
-_PATTERN = re.compile(r"[*?\[\\]|^[#%]")
+_PATTERN = re.compile(r"[*?\[\\(]|^[#%]")
 _PLAIN = re.compile(r"[^\\*?{~]+")
 _ALL = frozenset("@*")
 _SPECIAL = frozenset("?$!-_")
@@ -43,6 +43,7 @@ _ESCAPED_IN_DOCUMENT = re.compile(r"\\\n|\\([$`\\])")
 _NUMERIC_ESCAPE = re.compile(r"\\[0-7xuUc]")
 _MIN_NAME = 3
 _MAX_UNSET = 20
+_MAX_CUT = 4096
 # Schedulers, launchers and logins set these variables.
 _OF_ENVIRONMENT = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMI|PMIX|CUDA|NCCL|ROCR|HIP|CONDA|HF|WANDB|MASTER|LOCAL|NODE|WORLD|GROUP|KUBERNETES)_\w+"
@@ -327,13 +328,15 @@ class Expander:
         if not old or new is None or _PATTERN.search(old) or re.search(r"[&\\]", new):
             return None
         count = text.count(old) if node.get("All") else 1
-        self._state.run.spend(count * len(new))
+        self._state.run.spend(count * (1 + len(new) // 32))
         return text.replace(old, new, count)
 
     def _cut(self, text: str, pattern: str | None, kind: str) -> str | None:
-        if pattern is None:
+        if pattern is not None and not _PATTERN.search(pattern):
+            return text.removeprefix(pattern) if kind[0] == "#" else text.removesuffix(pattern)
+        if pattern is None or len(text) > _MAX_CUT or len(pattern) > _MAX_CUT:
             return None
-        self._state.run.spend(len(text) * (len(text) // 64 + 1) + 100 * len(pattern))
+        self._state.run.spend(len(text) * (len(text) * pattern.count("*") // 4096 + 1) + 10 * len(pattern))
         ends = range(len(text) + 1)
         for cut in ends if kind in ("%%", "#") else reversed(ends):
             part, remainder = (text[:cut], text[cut:]) if kind[0] == "#" else (text[cut:], text[:cut])

@@ -48,7 +48,7 @@ from tokshard.checks.doctor.shell.state import (
     ShellReading,
     State,
 )
-from tokshard.checks.doctor.shell.syntax import Node, ShellText, TooLargeError, assigned_names, too_deep
+from tokshard.checks.doctor.shell.syntax import Node, ShellText, SyntaxProblemError, assigned_names, too_deep
 from tokshard.checks.doctor.shell.values import (
     Value,
     Variable,
@@ -67,15 +67,10 @@ from tokshard.checks.doctor.shell.values import (
     written_text,
 )
 from tokshard.core.near_names import near_name
-from tokshard.errors import UsageError
 
 _PROGRAM = re.compile(r"\.py(\s|$)")
 _MAX_ROUNDS = 1_000
 _SETS_U = re.compile(r"#!\s*/\S*sh\s+-[a-z]*u")
-
-# Parsing a text takes about 5 ms, and most of the memory.
-_WORK_OF_TEXT = 30_000
-_WORK_OF_CHARACTER = 50
 
 
 def read_shell(
@@ -102,9 +97,9 @@ def read_shell(
         [['run', '--n', '2', 'a b']]
     """
     given = dict(variables or {})
-    script = ShellText(text)
     run = ScriptRun(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
     state = State(run, parameters=None if parameters is None else tuple(map(known, parameters)))
+    script = run.texts[text] = ShellText(text)
     state.directory = given.get("PWD", _current_directory())
     state.requires_set = _SETS_U.match(text) is not None
     for name, value in {"PWD": state.directory, "HOME": os.path.expanduser("~"), **given}.items():
@@ -274,7 +269,7 @@ class _Interpreter:
         outcome = self._statements(command.get("Cond", ()), state)  # none of an else
         branches = command["Then"], command.get("Else")
         if outcome.empty is not None:
-            self.run.spend(command["End"][0] - command["Pos"][0])
+            self.run.spend((command["End"][0] - command["Pos"][0]) // 4)
         decided = takes_first(outcome, *branches)
         if state.flow is not None:
             return
@@ -321,7 +316,7 @@ class _Interpreter:
         reasons, branches = reasons_of(subject), list[Branch]()
         for item in command.get("Items", ()):
             patterns = [expander.value(pattern) for pattern in item["Patterns"]]
-            self.run.spend(len(patterns) * len(written_text(subject)))
+            self.run.spend(len(patterns) * (5 + len(written_text(subject)) // 32))
             outcome = matches_any(text_of(subject), patterns)
             if outcome is not False:
                 branches.append(partial(self._branch, item.get("Stmts")))
@@ -595,12 +590,9 @@ class _Interpreter:
 
     def _reader(self, text: str, wrappers: Sequence[Word] = ()) -> _Interpreter | None:
         """Return the reader of a text that the script runs; None if it is not a shell script."""
-        self.run.spend(_WORK_OF_TEXT + _WORK_OF_CHARACTER * len(text))
         try:
-            script = ShellText(text)
-        except TooLargeError:
-            raise
-        except UsageError:
+            script = self.run.parsed(text)
+        except SyntaxProblemError:
             return None
         return _Interpreter(self.run, script, (*self.wrappers, *wrappers), self.run.line)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from tokshard.checks.doctor.shell.syntax import ShellText
 from tokshard.checks.doctor.shell.values import (
     Piece,
     Value,
@@ -31,10 +32,13 @@ _HARMLESS = re.compile(
     r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
 )
 
-# The work that one script may cause, about one unit for each character. It takes 3 s at most.
-_MAX_WORK = 16_000_000
-_WORK_OF_STATEMENT = 400
-_WORK_OF_PIECE = 40
+# The work that one script may cause, in microseconds: pieces of values also take memory.
+_MAX_WORK = 4_000_000
+_WORK_OF_STATEMENT = 50
+_WORK_OF_PIECE = 5
+_WORK_OF_TEXT = 5_000
+_TREE_BYTES = 10  # of a syntax tree, in a microsecond
+_CHARACTERS = 32  # of values, in a microsecond
 
 _MISSING = object()
 
@@ -119,7 +123,7 @@ class State:
 
     def fork(self) -> State:
         """Return a copy that can be changed independently."""
-        self.run.spend(3 * len(self.variables))
+        self.run.spend(len(self.variables))
         saved = None if self.saved is None else dict(self.saved)
         return replace(self, variables=dict(self.variables), functions=dict(self.functions), saved=saved)
 
@@ -171,7 +175,7 @@ class State:
 
     def scheduler(self) -> tuple[tuple[str, str], ...]:
         """Return the known variables of the job scheduler, and exported ones that launchers read."""
-        self.run.spend(len(self.variables))
+        self.run.spend(len(self.variables) // 10)
         names = [
             name
             for name in self.variables
@@ -224,6 +228,7 @@ class ScriptRun:
         left: The states in which an undecided branch has left a loop or a function, with what decides it.
         written: The files that the script writes.
         unread: Scripts that the script runs or sources and that do not exist on this machine.
+        texts: The texts that the script runs.
         names: The variables that the script sets.
         aliased: The variables that others refer to, as of ``declare -n``: they are unknown.
         unset: The variables that are not set although ``set -u`` is in effect, and the lines of their uses.
@@ -238,6 +243,7 @@ class ScriptRun:
     left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)
+    texts: dict[str, ShellText] = field(default_factory=dict)
     names: dict[str, None] = field(default_factory=dict)
     aliased: set[str] = field(default_factory=set)
     unset: dict[str, int] = field(default_factory=dict)
@@ -260,7 +266,15 @@ class ScriptRun:
     def spend_on(self, *values: Value) -> None:
         """Count the work of making values."""
         for value in values:
-            self.spend(_WORK_OF_PIECE * (len(value) + 1) + sum(len(piece.text) for piece in value))
+            characters = sum(len(piece.text) for piece in value)
+            self.spend(_WORK_OF_PIECE * (len(value) + 1) + characters // _CHARACTERS)
+
+    def parsed(self, text: str) -> ShellText:
+        """Return a text that the script runs; each is parsed once."""
+        if text not in self.texts:
+            parsed = self.texts[text] = ShellText(text)
+            self.spend(_WORK_OF_TEXT + parsed.size // _TREE_BYTES)
+        return self.texts[text]
 
     def settle(self, ends: Sequence[State], reasons: tuple[str, ...], state: State) -> None:
         """Continue a state after one of several ends of it. A branch that ends the script is not taken."""
@@ -307,9 +321,7 @@ class ScriptRun:
             if not _HARMLESS.search(path):
                 self.unread[path] = None
             return None
-        text = read_small_file(file, "script").decode("utf-8", "replace")
-        self.spend(len(text))
-        return text
+        return read_small_file(file, "script").decode("utf-8", "replace")
 
 
 def _joined(ends: Sequence[Mapping[str, Any]], reasons: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from tokshard.checks.doctor.shell.values import script_of, unknown, value_of_script, written_text
@@ -28,7 +28,6 @@ _MAX_CHARACTERS = 4 << 20
 # The parser takes about 6 KB for a word: it reads up to 45,000 words.
 _LIMITED = f'ulimit -t 3; ulimit -d {280 << 10}; GOGC=70 exec "$0" "$@"'  # in s and KB
 _MAX_PARSER_SECONDS = 20  # on a busy machine
-_MAX_CACHED_BYTES = 4096
 _PROGRAMS = ("shfmt", "shfmt.exe")
 # Published scripts contain texts such as <path of the data>, which bash would take for redirections.
 _FILL_IN = re.compile(
@@ -41,11 +40,8 @@ _ASSIGNING = re.compile(r"\+\+|--|(?:[-+*/%&|^]|<<|>>)?=")
 _MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
 
 
-class TooLargeError(UsageError):
-    """A script takes too much time or memory to parse."""
-
-    def __init__(self) -> None:
-        super().__init__("the launch script is too large to parse", hint=_HINT)
+class SyntaxProblemError(UsageError):
+    """A text that is not a shell script."""
 
 
 class ShellText:
@@ -53,6 +49,7 @@ class ShellText:
 
     Attributes:
         statements: The statements of the script.
+        size: The size of the syntax tree as JSON.
 
     Raises:
         UsageError: It is not a shell script.
@@ -73,13 +70,11 @@ class ShellText:
         text = _FILL_IN.sub(lambda match: _filled(match) if " " in match[0] else match[0], text)
         self._source = text.encode("utf-8", "replace")
         try:
-            tree = _tree(self._source)
-        except TooLargeError:
-            raise
-        except UsageError:
+            tree, self.size = _parse(self._source)
+        except SyntaxProblemError:
             text = _BRACKET.sub(r"\\[", _FILL_IN.sub(_filled, text))
             self._source = text.encode("utf-8", "replace")
-            tree = _tree(self._source)
+            tree, self.size = _parse(self._source)
         self.statements: list[Node] = tree.get("Stmts", [])
 
     def written(self, node: Node) -> str:
@@ -111,12 +106,7 @@ def _filled(match: re.Match[str]) -> str:
     return script_of(unknown(match[0]))
 
 
-def _tree(source: bytes) -> Node:
-    # Loops run the same short texts again.
-    return _cached_tree(source) if len(source) <= _MAX_CACHED_BYTES else _parse(source)
-
-
-def _parse(source: bytes) -> Node:
+def _parse(source: bytes) -> tuple[Node, int]:
     try:
         done = subprocess.run(  # noqa: S603 - the text is read, not run
             ["/bin/sh", "-c", _LIMITED, _program(), "--language-dialect", "bash", "--to-json"],
@@ -126,23 +116,19 @@ def _parse(source: bytes) -> Node:
             timeout=_MAX_PARSER_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        raise TooLargeError from None
+        raise _too_large() from None
     if done.returncode == 0:
         try:
-            tree: Node = json.loads(done.stdout, object_hook=_compact)
+            return json.loads(done.stdout, object_hook=_compact), len(done.stdout)
         except RecursionError:
             raise too_deep() from None
-        return tree
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [""]
     if (match := _MESSAGE.fullmatch(lines[0])) is None:
-        raise TooLargeError  # the parser has run out of memory
-    raise UsageError(
+        raise _too_large()  # the parser has run out of memory
+    raise SyntaxProblemError(
         f"cannot read the launch script: line {match[1] or match[3]}: {match[2] or match[4]}",
         hint="check the script with bash -n, or pass the command alone",
     )
-
-
-_cached_tree = lru_cache(maxsize=128)(_parse)
 
 
 def _compact(node: Node) -> Any:
@@ -152,6 +138,10 @@ def _compact(node: Node) -> Any:
     node.pop("ValuePos", None)
     node.pop("ValueEnd", None)
     return node
+
+
+def _too_large() -> UsageError:
+    return UsageError("the launch script is too large to parse", hint=_HINT)
 
 
 def too_deep() -> UsageError:
