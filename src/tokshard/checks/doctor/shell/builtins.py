@@ -130,7 +130,7 @@ def _read(  # noqa: C901, PLR0912 - the options decide
             state.assign(names[0], (value_of_script(script_of(value).strip(" \t\n")),))
         return
     lines = [] if text is None else text.split("\n")
-    state.run.spend(len(text or "") // 2)
+    state.run.spend(6 * len(text or ""))
     if name in ("mapfile", "readarray") and flags == "t" and len(names) == 1:
         if text is not None:
             state.assign(names[0], tuple(map(known, lines[:-1])))

@@ -29,6 +29,7 @@ from tokshard.checks.doctor.shell.values import (
     value_of,
     value_of_script,
     word_of,
+    written_text,
 )
 
 _GLOB = re.compile(r"[*?]")
@@ -153,6 +154,7 @@ class Expander:
     def _add(self, fields: Fields, value: Value, *, is_split: bool = False) -> None:
         self._state.run.spend_on(value)
         if is_split:
+            self._state.run.spend(5 * len(written_text(value)))
             fields.add_split(value)
         else:
             fields.add(closed(value))
@@ -183,13 +185,14 @@ class Expander:
                 else:
                     self._add_parts(fields, [inner], quoted=quoted, escapes=escapes)
             return
-        self._state.run.spend_on(*values)
         if not quoted:
             for number, value in enumerate(values):
                 if number:
                     fields.cut()
-                fields.add_split(value)
-        elif is_list and (_index_of(part) != "*" or self._variable(part["Param"].get("Value", "")) is None):
+                self._add(fields, value, is_split=True)
+            return
+        self._state.run.spend_on(*values)
+        if is_list and (_index_of(part) != "*" or self._variable(part["Param"].get("Value", "")) is None):
             fields.add(*map(_opened, values))
         else:
             fields.add(*([joined_values(values)] if is_list else map(closed, values)))

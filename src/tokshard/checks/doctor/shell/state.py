@@ -32,11 +32,11 @@ _HARMLESS = re.compile(
     r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
 )
 
-# The work that one script may cause, in microseconds: pieces of values also take memory.
-_MAX_WORK = 4_000_000
+# The work that one script may cause, in about half a microsecond: pieces of values also take memory.
+_MAX_WORK = 7_000_000
 _WORK_OF_STATEMENT = 50
-_WORK_OF_PIECE = 5
-_WORK_OF_TEXT = 5_000
+_WORK_OF_PIECE = 8
+_WORK_OF_TEXT = 8_000
 _TREE_BYTES = 10  # of a syntax tree, in a microsecond
 _CHARACTERS = 32  # of values, in a microsecond
 
@@ -123,7 +123,7 @@ class State:
 
     def fork(self) -> State:
         """Return a copy that can be changed independently."""
-        self.run.spend(len(self.variables))
+        self.run.spend(2 * len(self.variables))
         saved = None if self.saved is None else dict(self.saved)
         return replace(self, variables=dict(self.variables), functions=dict(self.functions), saved=saved)
 
