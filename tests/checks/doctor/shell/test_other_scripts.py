@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from tokshard.checks.doctor.shell.interpreter import read_shell
@@ -57,6 +59,68 @@ def test_a_file_is_found_next_to_a_script_that_is_named_relative_to_the_director
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/env.sh").write_text("SEQ=512\n")
     monkeypatch.chdir(tmp_path)
-    reading = read_shell(f"SEQ=256; {command}; run $SEQ", path="jobs/job.sh")
+    reading = read_shell(f"SEQ=256; {command}; run $SEQ", path="jobs/job")
     assert [[word.text for word in command.words] for command in reading.commands] == [["run", "512"]]
     assert reading.unread == ()
+
+
+OWN_DIRECTORY = [
+    "$(dirname $0)",
+    '"$(dirname -- "$0")"',
+    "${0%/*}",
+    "$0",
+    '"${BASH_SOURCE[0]}" $BASH_SOURCE ${BASH_SOURCE}',
+    "$(basename $0) $(basename $0 .sh)",
+    '$(readlink -f "$0") $(realpath $0)',
+    '"$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"',
+    '$(cd "$(dirname "$0")" && pwd)',
+    '$(cd "$(dirname "$0")"; pwd)',
+    '$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)',
+    '$(cd -P "$(dirname "$0")" && pwd -P)',
+    '$(cd -L "$(dirname "$0")" && pwd -L)',
+    '$( cd -- "$( dirname -- "${BASH_SOURCE[0]}" )" &> /dev/null && pwd )',
+    '$(cd "$(dirname "$0")" >/dev/null 2>&1 && pwd)',
+    '$(cd "$(dirname "$0")" > /dev/null 2>&1; pwd -P)',
+    '$(builtin cd "$(dirname "$0")" && builtin pwd)',
+    '$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)',
+    '$(unset CDPATH; cd "$(dirname "$0")" && pwd)',
+    '$(pushd "$(dirname "$0")" > /dev/null && pwd)',
+    '$(cd "$(dirname "$0")" && echo $PWD)',
+    '$(cd "$(dirname "$0")/.." && pwd)/jobs',
+    '`cd "\\`dirname "$0"\\`" && pwd`',
+    '$(dirname "$(realpath "$0")") "$PWD" $(pwd)',
+    '"$(cd "${0%/*}" || exit 1; pwd)"',
+    "$(cd ${BASH_SOURCE[0]%/*} && cd .. && pwd)",
+]
+
+
+@pytest.mark.parametrize("words", OWN_DIRECTORY)
+@pytest.mark.parametrize("start", ["", 'cd "$(dirname "$0")/.."; ', "set -euo pipefail; "])
+def test_a_script_knows_its_directory_in_all_usual_spellings(tmp_path, monkeypatch, words, start):
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    text = f"{start}run() {{ printf '%s\\n' \"$@\"; }}\nrun {words}\n"
+    (tmp_path / "jobs/job").write_text(text)
+    done = subprocess.run(["bash", "jobs/job"], capture_output=True, text=True, timeout=20, check=True)
+    script = text.replace("run() { printf '%s\\n' \"$@\"; }", "")
+    (command,) = (c for c in read_shell(script, path="jobs/job").commands if c.words[0].text == "run")
+    assert [word.text for word in command.words[1:]] == done.stdout.splitlines()
+
+
+def test_a_sourced_file_has_a_path_and_parameters_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/env.sh").write_text('HERE=$(dirname "${BASH_SOURCE[0]}")\nONE=$1\nreturn\nONE=no\n')
+    text = "set -- x; source lib/env.sh a; run $HERE $ONE $1 $BASH_SOURCE"
+    (command,) = read_shell(text, path="job.sh").commands
+    assert [word.text for word in command.words] == ["run", "lib", "a", "x", "job.sh"]
+
+
+@pytest.mark.parametrize(
+    "tool", ["cp $0 logs", "cat $0 > copy", "chmod +x ./job.sh", "git add $0", "rsync -a job.sh x:"]
+)
+def test_a_script_that_is_copied_is_not_run(tmp_path, monkeypatch, tool):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text(f"{tool}\nrun\n")
+    commands = read_shell(f"{tool}\nrun\n", path="job.sh").commands
+    assert [command.words[0].text for command in commands] == [tool.split()[0], "run"]

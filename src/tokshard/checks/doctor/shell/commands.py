@@ -16,17 +16,22 @@ from tokshard.checks.doctor.shell.values import (
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 BATCH = frozenset({"sbatch", "salloc"})
-RUNNERS = SHELLS | BATCH
 ELSEWHERE = frozenset({"ssh", "pdsh", "docker", "podman", "singularity", "apptainer", "enroot", "kubectl"})
 """Programs that run commands in another directory, or for another user."""
 
 CHANGES_DIRECTORY = re.compile(r"--chdir|-D|--container|--workdir|--wdir|-wdir|-C$")
 """Options of launchers that change the current directory."""
 
+RUNNERS = SHELLS | BATCH
 """Programs that run the script of a file or of their standard input."""
 
 TESTS = frozenset({"grep", "egrep", "command", "type", "which", "hash", "cmp", "diff", "pgrep"})
 """Programs that scripts run for their exit status; others are expected to succeed."""
+
+FILE_TOOLS = frozenset(
+    {"cp", "mv", "rm", "ln", "ls", "cat", "chmod", "rsync", "scp", "git", "sed", "head", "test"}
+)
+"""Programs whose operands are files that they do not run."""
 
 IS_SCRIPT = re.compile(r"\.(?:sh|bash|sbatch|slurm|job)$")
 """The names of shell scripts."""

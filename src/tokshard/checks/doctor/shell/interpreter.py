@@ -19,6 +19,7 @@ from tokshard.checks.doctor.shell.commands import (
     BATCH,
     CHANGES_DIRECTORY,
     ELSEWHERE,
+    FILE_TOOLS,
     IS_SCRIPT,
     RUNNERS,
     TESTS,
@@ -538,7 +539,7 @@ class _Interpreter:
             state.parameters = parameters
 
     def _here_text(self, statement: Node, state: State) -> str | None:
-        """Return the here-document or here-string of a statement, and record the file that it is written to."""
+        """Return the here-document or here-string of a statement, and record the file that it becomes."""
         text = target = None
         for redirection in statement.get("Redirs", ()):
             expander = self._expander(state)
@@ -575,7 +576,7 @@ class _Interpreter:
             return
         for at, word in enumerate(words):
             is_operand = runner is not None or not at or not words[at - 1].text.startswith("-")
-            if not is_operand or not IS_SCRIPT.search(word.text):
+            if not is_operand or not IS_SCRIPT.search(word.text) or words[0].text in FILE_TOOLS:
                 continue
             if (content := self.run.content(word.text, state.directory)) is not None:
                 self._nested(content, words[:at], state, words[at + 1 :], word.text)
