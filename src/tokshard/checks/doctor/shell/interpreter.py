@@ -14,23 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tokshard.checks.doctor.shell import commands
 from tokshard.checks.doctor.shell.builtins import output_of, parameters_of, run_builtin
-from tokshard.checks.doctor.shell.commands import (
-    BATCH,
-    CHANGES_DIRECTORY,
-    ELSEWHERE,
-    FILE_TOOLS,
-    IS_SCRIPT,
-    RUNNERS,
-    TESTS,
-    assignments_of,
-    directives_of,
-    keeps_output,
-    nested_text,
-    program_at,
-    variables_of_directives,
-    variables_of_options,
-)
 from tokshard.checks.doctor.shell.conditions import (
     ExitStatus,
     both,
@@ -105,10 +90,10 @@ def read_shell(
     state.requires_set = _SETS_U.match(text) is not None
     for name, value in {"PWD": state.directory, "HOME": os.path.expanduser("~"), **given}.items():
         state.export(name, value)
-    if directives := list(directives_of(text)):
+    if directives := list(commands.directives_of(text)):
         if "SLURM_SUBMIT_DIR" not in given:
             state.export("SLURM_SUBMIT_DIR", state.directory)
-        if any(map(CHANGES_DIRECTORY.match, directives)):
+        if any(map(commands.CHANGES_DIRECTORY.match, directives)):
             state.enter(None, ("`#SBATCH --chdir`",))
     elif path is not None:  # a job scheduler copies the script
         state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
@@ -150,7 +135,7 @@ class _Interpreter:
 
     def all_statements(self, state: State) -> None:
         """Run the text."""
-        for name, value in {**dict(variables_of_directives(self.text.text)), **self.options}.items():
+        for name, value in {**dict(commands.variables_of_directives(self.text.text)), **self.options}.items():
             if name not in self.run.given:
                 state.export(name, value)
         self._statements(self.text.statements, state)
@@ -172,7 +157,7 @@ class _Interpreter:
         else:
             outcome = self._command(statement, state)
         if output is not None and statement.get("Redirs"):
-            is_kept = keeps_output(statement["Redirs"])
+            is_kept = commands.keeps_output(statement["Redirs"])
             state.output = state.output if is_kept else output if is_kept is not None else UNKNOWN_OUTPUT
         if outcome is None:
             outcome = ExitStatus.of_program(self.text.written(statement))
@@ -301,9 +286,10 @@ class _Interpreter:
         return combine(one, self._statement(other, state))
 
     def _numbers(self, nodes: Sequence[Node], state: State) -> ExitStatus:
-        """Evaluate arithmetic expressions; the last one decides."""
-        expander = self._expander(state)
-        value = [expander.number(node, self.text.written(node)) for node in nodes][-1]
+        """Evaluate arithmetic expressions; the last one decides, and none succeeds."""
+        value = known("1")
+        for node in nodes:
+            value = self._expander(state).number(node, self.text.written(node))
         text = text_of(value)
         return ExitStatus(None, reasons_of(value)) if text is None else ExitStatus(int(text) != 0)
 
@@ -337,9 +323,9 @@ class _Interpreter:
         loop, body = command["Loop"], command["Do"]
         if loop["Type"] == "CStyleLoop":
             init, condition, step = (list(filter(None, [loop.get(key)])) for key in ("Init", "Cond", "Post"))
-            self._evaluated(init, state)
-            holds = partial(self._evaluated, condition)
-            self._loop(body, state, ("`for ((...))`",), holds, partial(self._evaluated, step))
+            self._numbers(init, state)
+            holds = partial(self._numbers, condition)
+            self._loop(body, state, ("`for ((...))`",), holds, partial(self._numbers, step))
             return
         name = loop["Name"].get("Value", "")
         if isinstance(loop.get("InPos"), tuple):
@@ -358,9 +344,6 @@ class _Interpreter:
                 if state.flow is None:
                     state.assign(name, (value_of(word),))
                     self._round(body, state)
-
-    def _evaluated(self, nodes: Sequence[Node], state: State) -> ExitStatus:
-        return self._numbers(nodes, state) if nodes else ExitStatus(True)
 
     def _while(self, command: Node, state: State) -> None:
         def holds(state: State) -> ExitStatus:
@@ -484,7 +467,7 @@ class _Interpreter:
             values = list(map(value_of, words[1:]))
             return condition_of_words(values[:-1] if name == "[" else values)
         outcome = ExitStatus.of_program(" ".join(word.text for word in words))
-        outcome = replace(outcome, is_program=name not in TESTS)
+        outcome = replace(outcome, is_program=name not in commands.TESTS)
         if name in state.functions:
             calls = [partial(self._call_function, body, words) for body in state.functions[name]]
             if len(calls) == 1:
@@ -557,12 +540,12 @@ class _Interpreter:
 
     def _external(self, words: Sequence[Word], text: str | None, state: State) -> None:
         """Run a command that is not the shell's own; it may run a shell again."""
-        nested = nested_text(words)
+        nested = commands.nested_text(words)
         if nested is not None:
             shell, script, parameters = nested
             self._nested(script_of(value_of(script)), words[:shell], state, parameters)
             return
-        runner = program_at(words, RUNNERS)
+        runner = commands.program_at(words, commands.RUNNERS)
         if runner is not None and text is not None:
             parameters = [word for word in words[runner + 1 :] if word.text != "-s"]
             self._nested(text, words[:runner], state, parameters)
@@ -574,9 +557,9 @@ class _Interpreter:
                 child = State(self.run, given, directory=state.directory)
                 self._alone(lambda _: inner.all_statements(child), state)
             return
-        for at, word in enumerate(words):
+        for at, word in enumerate(() if words[0].text in commands.FILE_TOOLS else words):
             is_operand = runner is not None or not at or not words[at - 1].text.startswith("-")
-            if not is_operand or not IS_SCRIPT.search(word.text) or words[0].text in FILE_TOOLS:
+            if not is_operand or not commands.IS_SCRIPT.search(word.text):
                 continue
             if (content := self.run.content(word.text, state.directory)) is not None:
                 self._nested(content, words[:at], state, words[at + 1 :], word.text)
@@ -609,15 +592,7 @@ class _Interpreter:
         parameters: Sequence[Word] = (),
         path: str | None = None,
     ) -> None:
-        """Run the text of a shell that a command starts: only exported variables and commands are shared.
-
-        Args:
-            text: The text.
-            wrappers: The words before the shell.
-            state: The state in which the command runs.
-            parameters: The positional parameters.
-            path: The path of the script, if it is a file.
-        """
+        """Run the text of a shell that a command starts: only exported variables and commands are shared."""
         inner = self._reader(text, wrappers)
         if inner is None:  # it is a text for another program
             self._record((*wrappers, Word(written_text(value_of_script(text)))), state)
@@ -625,15 +600,15 @@ class _Interpreter:
         exported = {name: value for name, value in state.variables.items() if name in state.exported}
         child = State(self.run, exported, state.exported, parameters_of(parameters))
         child.directory = state.directory
-        has_options = any(CHANGES_DIRECTORY.match(word.text) for word in wrappers)
-        if has_options or program_at(wrappers, ELSEWHERE) is not None:
+        has_options = any(commands.CHANGES_DIRECTORY.match(word.text) for word in wrappers)
+        if has_options or commands.program_at(wrappers, commands.ELSEWHERE) is not None:
             child.directory = None
             child.restore(dict.fromkeys(({"PWD", "HOME"} - self.run.given), None))
-        for name, value in assignments_of(wrappers):
+        for name, value in commands.assignments_of(wrappers):
             child.assign(name, (value,))
             child.exported |= {name}
-        if program_at(wrappers, BATCH) is not None:
-            inner.options = dict(variables_of_options([word.text for word in wrappers]))
+        if commands.program_at(wrappers, commands.BATCH) is not None:
+            inner.options = dict(commands.variables_of_options([word.text for word in wrappers]))
         elif path is not None:
             child.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
         self._alone(lambda _: inner.all_statements(child), state)
