@@ -96,7 +96,8 @@ def test_the_worst_scripts_end_soon_and_in_little_memory(name, tmp_path):
 def test_hostile_scripts_are_refused_soon(name):
     script, message = HOSTILE[name]
     start = time.process_time()
-    with pytest.raises(UsageError, match=message) if message else contextlib.nullcontext():
+    refused = pytest.raises(UsageError, match=message) if message else contextlib.suppress(UsageError)
+    with refused:
         read_shell(script)
     assert time.process_time() - start < 5
 
