@@ -371,3 +371,21 @@ def test_a_script_for_a_scheduler_knows_the_directory_of_its_submission_but_not_
         str(tmp_path),
         "$PWD",
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd /usr; if [ $X ]; then cd lib; fi; run $PWD",
+        "cd /usr; if [ $X ]; then pushd lib; fi; popd; run $PWD",
+        "cd /usr; for i in $X; do cd lib; done; run $PWD",
+        "cd /usr; f() { [ $X ] && return; cd lib; }; f; run $PWD",
+        "cd /usr; popd; run $PWD",
+        "cd $X; cd lib; run $PWD",
+        "cd /usr lib; run $PWD",
+        "CDPATH=/etc; cd usr; run $PWD",
+    ],
+)
+def test_a_directory_that_may_differ_is_unknown(text):
+    command = read_shell(text).commands[-1]
+    assert (command.directory, command.words[1].text) == (None, "$PWD")

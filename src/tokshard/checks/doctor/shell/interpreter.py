@@ -398,8 +398,9 @@ class _Interpreter:
             forgotten |= changed
             if end.parameters != state.parameters:
                 state.parameters = None
-            if end.directory != state.directory:
+            if end.directory != state.directory or end.pushed != state.pushed:
                 state.directory = None
+                state.pushed = ()
         self.run.settle([state.fork(), end], reasons, state)
 
     # Commands
@@ -453,9 +454,8 @@ class _Interpreter:
         exported = state.exported
         state.exported |= saved.keys()
         outcome = self._simple(words, text, saved.keys(), state)
-        if saved:
-            state.restore(saved)
-            state.exported = exported
+        state.restore(saved)
+        state.exported -= saved.keys() - exported
         return outcome
 
     def _simple(

@@ -210,8 +210,10 @@ class State:
         self.requires_set = all(end.requires_set for end in ends)
         if any(end.parameters != first.parameters for end in ends):
             self.parameters = None
-        if any(end.directory != first.directory for end in ends):
+        if any(end.directory != first.directory or end.pushed != first.pushed for end in ends):
             self.directory = None
+            self.pushed = ()
+            self.forget(["PWD"], reasons)
         if any(end.output != first.output for end in ends):
             self.output = UNKNOWN_OUTPUT
 
