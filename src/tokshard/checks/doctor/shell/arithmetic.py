@@ -53,7 +53,8 @@ def value_of_arithmetic(  # noqa: PLR0911 - one for each kind
         state: The state of the script, which assignments change.
         expand: A function that expands a word.
     """
-    kind, sign = node["Type"], node.get("Op", "")
+    kind = node["Type"]
+    sign = node.get("Op", "")
     if kind == "ParenArithm":
         return value_of_arithmetic(node["X"], written, state, expand)
     if kind == "Word":

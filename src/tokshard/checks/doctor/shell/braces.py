@@ -32,12 +32,14 @@ def expand_braces(parts: Sequence[Node], spend: Callable[[int], None]) -> list[S
     choices = list[Sequence[Node | None]]()
     has_groups = False
     for part in parts:
-        literal, end = part.get("Value", "") if part["Type"] == "Lit" else "", 0
+        literal = part.get("Value", "") if part["Type"] == "Lit" else ""
+        end = 0
         if "{" not in literal:
             choices.append([part])
             continue
         while (match := _GROUP.match(literal, end)) is not None:
-            end, has_groups = match.end(), True
+            end = match.end()
+            has_groups = True
             items = _items(match[2], spend)
             choices += [[_literal(match[1])], list(map(_literal, items))]
         if "{" in re.sub(r"\\.", "", literal[end:]) or "}" in literal[end:]:

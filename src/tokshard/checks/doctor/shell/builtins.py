@@ -41,7 +41,8 @@ def run_builtin(  # noqa: C901, PLR0912 - a table
         text: Its here-document or here-string, as of ``script_of``, if it has one.
         state: The state of the script, which the command changes.
     """
-    name, operands = words[0].text, words[1:]
+    name = words[0].text
+    operands = words[1:]
     match name:
         case "true" | "false" | ":":
             return ExitStatus(name != "false")
@@ -110,7 +111,9 @@ def _read(  # noqa: C901, PLR0912 - the options decide
 ) -> None:
     """Set the variables of ``read`` and ``mapfile``: they are unknown unless the text is."""
     takes_operand = "dnNptui" if name == "read" else "dnOsucC"
-    flags, names, pending = "", list[str](), ""
+    flags = ""
+    names = list[str]()
+    pending = ""
     for word in operands:
         if pending:
             pending = ""
@@ -235,7 +238,8 @@ def _formatted(values: Sequence[Value], state: State) -> Value:
 
 def output_of(words: Sequence[Word], text: str | None, state: State) -> Value:
     """Return the output of a program, as far as it is known without running it."""
-    program, operands = words[0].text, [text_of(value_of(word)) for word in words[1:]]
+    program = words[0].text
+    operands = [text_of(value_of(word)) for word in words[1:]]
     texts = [operand for operand in operands if operand is not None]
     if program == "cat" and not operands and text is not None:
         return value_of_script(text)

@@ -59,7 +59,8 @@ def keeps_output(redirections: Sequence[Node]) -> bool | None:
     """Return whether the output of a command with these redirections is its own; None if that is unknown."""
     is_kept = True
     for redirection in redirections:
-        sign, parts = redirection["Op"], (redirection.get("Word") or {}).get("Parts", ())
+        sign = redirection["Op"]
+        parts = (redirection.get("Word") or {}).get("Parts", ())
         target = parts[0].get("Value", "") if parts else ""
         number = (redirection.get("N") or {}).get("Value", "1" if ">" in sign else "0")
         if number == "1" and ">" in sign:

@@ -201,7 +201,8 @@ class Expander:
         self, part: Node
     ) -> Sequence[Value] | Node:
         """Return the values of a parameter expansion, or the word that replaces them."""
-        name, operation = part["Param"].get("Value", ""), part.get("Exp") or {}
+        name = part["Param"].get("Value", "")
+        operation = part.get("Exp") or {}
         kind = operation.get("Op", "")
         written = self._text.written(part)
         variable = self._variable(name)
@@ -256,7 +257,8 @@ class Expander:
 
     def _note_unset(self, name: str) -> None:
         """Note a variable that is not set under ``set -u``, if the script certainly comes here."""
-        state, run = self._state, self._state.run
+        state = self._state
+        run = self._state.run
         is_certain = not (state.has_unknown_source or run.conditions or run.left or state.output is not None)
         is_name = name.isidentifier() and len(name) >= _MIN_NAME and not _OF_ENVIRONMENT.fullmatch(name)
         if state.requires_set and is_certain and is_name and len(run.unset) < _MAX_UNSET:
@@ -294,8 +296,10 @@ class Expander:
 
     def _changed(self, part: Node, value: Value, written: str) -> Value:
         """Return the value of an expansion that changes a text."""
-        name, operation = part["Param"].get("Value", ""), part.get("Exp") or {}
-        text, kind = text_of(value), operation.get("Op", "")
+        name = part["Param"].get("Value", "")
+        operation = part.get("Exp") or {}
+        text = text_of(value)
+        kind = operation.get("Op", "")
         failed = unknown(written, reasons_of(value) or (f"a changed value of `{name}`",))
         if text is None:
             return failed
@@ -327,7 +331,8 @@ class Expander:
         return start, count[0] if count else None
 
     def _replaced(self, text: str, node: Node) -> str | None:
-        old, new = text_of(self.value(node["Orig"])), text_of(self.value(node.get("With")))
+        old = text_of(self.value(node["Orig"]))
+        new = text_of(self.value(node.get("With")))
         if not old or new is None or _PATTERN.search(old) or re.search(r"[&\\]", new):
             return None
         count = text.count(old) if node.get("All") else 1

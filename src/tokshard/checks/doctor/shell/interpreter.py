@@ -320,7 +320,8 @@ class _Interpreter:
     # Loops
 
     def _for(self, command: Node, state: State) -> None:
-        loop, body = command["Loop"], command["Do"]
+        loop = command["Loop"]
+        body = command["Do"]
         if loop["Type"] == "CStyleLoop":
             init, condition, step = (list(filter(None, [loop.get(key)])) for key in ("Init", "Cond", "Post"))
             self._numbers(init, state)
@@ -441,7 +442,8 @@ class _Interpreter:
             state.print(UNKNOWN_OUTPUT)
 
     def _call(self, statement: Node, state: State) -> ExitStatus | None:
-        command, expander = statement["Cmd"], self._expander(state)
+        command = statement["Cmd"]
+        expander = self._expander(state)
         words = expander.words(command.get("Args", ()))
         text = self._here_text(statement, state)
         saved = dict[str, Variable | None]()
@@ -492,7 +494,8 @@ class _Interpreter:
         return outcome
 
     def _call_function(self, body: Branch | None, words: Sequence[Word], state: State) -> ExitStatus | None:
-        outer, saved = state.parameters, state.saved
+        outer = state.parameters
+        saved = state.saved
         state.parameters, state.saved = parameters_of(words[1:]), {}
 
         def leave(end: State) -> None:
@@ -511,7 +514,8 @@ class _Interpreter:
         if text is None:
             state.has_unknown_source = True
             return
-        source, parameters = state.variables.get("BASH_SOURCE"), state.parameters
+        source = state.variables.get("BASH_SOURCE")
+        parameters = state.parameters
         state.variables["BASH_SOURCE"] = (known(path),)
         if operands[1:]:
             state.parameters = parameters_of(operands[1:])
