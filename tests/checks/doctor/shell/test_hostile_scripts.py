@@ -37,6 +37,7 @@ HOSTILE = {
     "outputs": (LONG + f'x=$(echo "{"$x" * 1000}"\n)\n' * 3 + RUN, TOO_MUCH),
     "formats": (LONG + f"x=$(printf '%s{'-' * 1000}' {{1..999}}\n)\n" + "x=$(printf $x $x$x$x)\n" * 9, None),
     "documents": (LONG + f"x=$(cat <<END\n{'$x' * 1000}\nEND\n)\n" * 3 + RUN, TOO_MUCH),
+    "long outputs": (LONG + 'x=$(echo "$x$x$x$x$x$x$x$x$x$x")\n' * 12 + RUN, TOO_MUCH),
     "a sequence": (RUN + "$(seq 1 999999999)", TOO_MUCH),
     "functions": (
         "f0() { :; }\n" + "".join(f"f{n + 1}() {{ f{n}; f{n}; }}\n" for n in range(50)) + "f50",
@@ -59,7 +60,7 @@ WORST = [
     "words",
     "patterns",
     "parentheses",
-    "outputs",
+    "long outputs",
     "loops",
     "splits",
     "conditions",

@@ -124,3 +124,19 @@ def test_a_script_that_is_copied_is_not_run(tmp_path, monkeypatch, tool):
     (tmp_path / "job.sh").write_text(f"{tool}\nrun\n")
     commands = read_shell(f"{tool}\nrun\n", path="job.sh").commands
     assert [command.words[0].text for command in commands] == [tool.split()[0], "run"]
+
+
+@pytest.mark.parametrize(
+    "tool", ["md5sum $0", "logger ./job.sh", "wandb save $0", "source $0", "bash $0 x", "exec ./$0"]
+)
+def test_a_script_that_names_itself_is_read_once(tmp_path, monkeypatch, tool):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text(f"run\n[ $X ] && {tool}\n")
+    reading = read_shell(f"run\n[ $X ] && {tool}\n", path="job.sh")
+    assert [command.words[0].text for command in reading.commands].count("run") in (1, 2)
+    assert ("job.sh" in reading.unread) == tool.startswith("bash")
+
+
+@pytest.mark.parametrize("text", ["bash other.sh", "bash -c 'source other.sh'"])
+def test_a_script_that_is_not_a_file_names_what_it_runs(text):
+    assert read_shell(text).unread == ("other.sh",)

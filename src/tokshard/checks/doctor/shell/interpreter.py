@@ -90,12 +90,14 @@ def read_shell(
     state.requires_set = _SETS_U.match(text) is not None
     for name, value in {"PWD": state.directory, "HOME": os.path.expanduser("~"), **given}.items():
         state.export(name, value)
-    if directives := list(commands.directives_of(text)):
+    directives = list(commands.directives_of(text))
+    if directives:
         if "SLURM_SUBMIT_DIR" not in given:
             state.export("SLURM_SUBMIT_DIR", state.directory)
         if any(map(commands.CHANGES_DIRECTORY.match, directives)):
             state.enter(None, ("`#SBATCH --chdir`",))
-    elif path is not None:  # a job scheduler copies the script
+    run.running.append(None if path is None else os.path.realpath(path))
+    if path is not None and not directives:  # a job scheduler copies the script
         state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
     run.names.clear()
     try:
@@ -565,6 +567,9 @@ class _Interpreter:
             is_operand = runner is not None or not at or not words[at - 1].text.startswith("-")
             if not is_operand or not commands.IS_SCRIPT.search(word.text):
                 continue
+            file = self.run.file(word.text, state.directory)
+            if runner is not None and file is not None and file in self.run.running:
+                self.run.unread[word.text] = None
             if (content := self.run.content(word.text, state.directory)) is not None:
                 self._nested(content, words[:at], state, words[at + 1 :], word.text)
                 return
@@ -615,4 +620,6 @@ class _Interpreter:
             inner.options = dict(commands.variables_of_options([word.text for word in wrappers]))
         elif path is not None:
             child.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
+        self.run.running.append(None if path is None else self.run.file(path, state.directory))
         self._alone(lambda _: inner.all_statements(child), state)
+        self.run.running.pop()

@@ -39,6 +39,7 @@ _WORK_OF_PIECE = 8
 _WORK_OF_TEXT = 8_000
 _TREE_BYTES = 10  # of a syntax tree, in a microsecond
 _CHARACTERS = 32  # of values, in a microsecond
+_LONG = 1_000_000  # characters of a value that take much memory
 
 _MISSING = object()
 
@@ -228,6 +229,7 @@ class ScriptRun:
         commands: The commands so far.
         conditions: For each undecided condition around the current statement, the expansions that decide it.
         left: The states in which an undecided branch has left a loop or a function, with what decides it.
+        running: The files of the scripts that run at the current statement.
         written: The files that the script writes.
         unread: Scripts that the script runs or sources and that do not exist on this machine.
         texts: The texts that the script runs.
@@ -243,6 +245,7 @@ class ScriptRun:
     commands: list[ShellCommand] = field(default_factory=list)
     conditions: list[list[str]] = field(default_factory=list)
     left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
+    running: list[str | None] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)
     texts: dict[str, ShellText] = field(default_factory=dict)
@@ -269,7 +272,8 @@ class ScriptRun:
         """Count the work of making values."""
         for value in values:
             characters = sum(len(piece.text) for piece in value)
-            self.spend(_WORK_OF_PIECE * (len(value) + 1) + characters // _CHARACTERS)
+            work = characters // _CHARACTERS + max(0, characters - _LONG) // 4
+            self.spend(_WORK_OF_PIECE * (len(value) + 1) + work)
 
     def parsed(self, text: str) -> ShellText:
         """Return a text that the script runs; each is parsed once."""
@@ -308,6 +312,14 @@ class ScriptRun:
         if caught:
             self.settle(ends, distinct(reason for _, reasons in caught for reason in reasons), state)
 
+    def file(self, path: str, directory: str | None) -> str | None:
+        """Return the file of a script that the script runs or sources; None if it does not exist."""
+        if self.directory is None:
+            return None
+        parents = [parent for parent in (directory, self.directory) if parent is not None]
+        files = filter(os.path.isfile, (os.path.join(parent, path) for parent in parents))
+        return next(map(os.path.realpath, files), None)
+
     def content(self, path: str, directory: str | None) -> str | None:
         """Return the content of a script that the script runs or sources; None if it does not exist.
 
@@ -315,11 +327,10 @@ class ScriptRun:
             path: Its path, relative to the current directory or to the script.
             directory: The current directory, if it is known.
         """
-        if path in self.written:
-            return None  # it was read where it is written
-        parents = [parent for parent in (directory, self.directory) if parent is not None]
-        file = next(filter(os.path.isfile, (os.path.join(parent, path) for parent in parents)), None)
-        if file is None or self.directory is None:
+        file = self.file(path, directory)
+        if path in self.written or (file is not None and file in self.running):
+            return None  # it was read where it is written or started
+        if file is None:
             if not _HARMLESS.search(path):
                 self.unread[path] = None
             return None

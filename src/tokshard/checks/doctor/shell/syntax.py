@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ _HINT = "pass the command that starts the job alone"
 _PACKAGE = "shfmt-py"
 _MAX_CHARACTERS = 4 << 20
 # The parser takes about 6 KB for a word: it reads up to 45,000 words.
-_LIMITED = f'ulimit -t 3; ulimit -d {280 << 10}; GOGC=70 exec "$0" "$@"'  # in s and KB
+_LIMITS = ((resource.RLIMIT_CPU, 3), (resource.RLIMIT_DATA, 280 << 20))  # s and bytes
 _MAX_PARSER_SECONDS = 20  # on a busy machine
 _PROGRAMS = ("shfmt", "shfmt.exe")
 # Published scripts contain texts such as <path of the data>, which bash would take for redirections.
@@ -109,14 +110,18 @@ def _filled(match: re.Match[str]) -> str:
 def _parse(source: bytes) -> tuple[Node, int]:
     try:
         done = subprocess.run(  # noqa: S603 - the text is read, not run
-            ["/bin/sh", "-c", _LIMITED, _program(), "--language-dialect", "bash", "--to-json"],
+            [_program(), "--language-dialect", "bash", "--to-json"],
             input=source,
             capture_output=True,
             check=False,
             timeout=_MAX_PARSER_SECONDS,
+            env={**os.environ, "GOGC": "70"},  # a smaller heap
+            preexec_fn=_limit,
         )
     except subprocess.TimeoutExpired:
         raise _too_large() from None
+    except subprocess.SubprocessError:
+        raise too_deep() from None  # too deep to set the limits
     if done.returncode == 0:
         try:
             return json.loads(done.stdout, object_hook=_compact), len(done.stdout)
@@ -129,6 +134,11 @@ def _parse(source: bytes) -> tuple[Node, int]:
         f"cannot read the launch script: line {match[1] or match[3]}: {match[2] or match[4]}",
         hint="check the script with bash -n, or pass the command alone",
     )
+
+
+def _limit() -> None:
+    for kind, most in _LIMITS:
+        resource.setrlimit(kind, (most, most))
 
 
 def _compact(node: Node) -> Any:
