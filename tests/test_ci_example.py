@@ -146,7 +146,8 @@ def test_a_stale_cache_fails_its_step_and_is_annotated(runner):
     assert runner.step(WORK[3])[0] == 1
     annotations, summary = runner.report()
     assert [line.split("::")[1] for line in annotations] == ["warning title=cache-missing"]
-    assert "the job will build 1 of 2 sets of files (train of data/web)" in annotations[0]
+    message = "the job will build 1 of 2 indexes (train of data/web): train of data/web is incomplete: "
+    assert message in annotations[0]
     assert "| 4-doctor | 1 findings |" in summary
 
 
@@ -190,7 +191,7 @@ def test_the_line_for_other_places_runs(runner, workflow):
     assert [runner.step(name)[0] for name in WORK] == [0, 0, 0, 0]
     runner._steps = {"elsewhere": block("sh")}
     code, printed = runner.step("elsewhere")
-    assert (code, printed.splitlines()[-1]) == (
+    assert (code, printed.splitlines()[0]) == (
         0,
         "no problems found: the job will find its 2 cached indexes",
     )

@@ -243,8 +243,10 @@ def _of_missing(
         if (near := near_path(directory)) is not None:
             cached = [lookup for lookup in lookups if lookup.is_in(near)]
             hint = f"did you mean {near}? It has {_sets(cached, len(lookups))}. Otherwise {hint}"
-    elif (nearest := lookups[0].nearest) is not None:
+    elif (nearest := lookups[0].nearest) is not None and nearest.fields:
         message += f"; the most similar one differs in {listed(nearest.fields, _SHOWN_SOURCES)}"
+    elif nearest is not None:
+        message += f": {lookups[0].split} of {lookups[0].name} {lookups[0].reason}"
     yield Finding("cache-missing", "warning", message, hint)
 
 
