@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from importlib.util import find_spec
 
 import pytest
 
 from support.mixture_data import run
+from support.transformers_stand_in import small_directory
 from support.two_tokenizers import tokenize, write_two_tokenizers
 from tokshard.errors import TokenizerMismatchError
 from tokshard.loader import BatchOptions, RankLoader
@@ -226,7 +228,15 @@ def test_doctor_finds_data_that_does_not_fit(here):
 
 def test_doctor_says_what_it_could_not_compare(here, tmp_path):
     _, found = doctor("/models/llama", data=("data/web",))
-    assert "/models/llama cannot be read here" in found["tokenizer"]["reason"]
+    assert found["tokenizer"]["reason"] == "/models/llama cannot be read here"
+    _, found = doctor("${MODEL[@]}", data=("data/web",))
+    assert found["tokenizer"]["hint"] == "pass --set MODEL=VALUE"
+    (here / "model").mkdir()
+    for name, content in small_directory(do_lower_case=True).items():
+        (here / "model" / name).write_text(json.dumps(content))
+    _, found = doctor("model", data=("data/web",))
+    if find_spec("transformers") is None:
+        assert found["tokenizer"]["hint"].startswith("pip install transformers; ")
     for suffix in (".bin", ".idx"):
         (tmp_path / f"foreign{suffix}").write_bytes((here / f"data/web{suffix}").read_bytes())
     _, found = doctor("a.json", data=("foreign",))

@@ -45,13 +45,15 @@ class JobTokenizer:
         identity: Its identity; None if it cannot be read here.
         null_vocab_size: The vocabulary size of a NullTokenizer, which has no definition: only ids can be
             compared with it.
-        reason: Why its files, which are here, cannot be read; None if they are read or not here.
+        reason: The reason why its files, which exist on this machine, cannot be read, or None.
+        hint: The instruction to install a missing package, or None.
     """
 
     name: str
     identity: TokenizerIdentity | None = None
     null_vocab_size: int | None = None
     reason: str | None = None
+    hint: str | None = None
 
     @property
     def side(self) -> MismatchSide:

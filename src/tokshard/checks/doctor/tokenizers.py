@@ -1,4 +1,4 @@
-"""The tokenizers of a job and of its data: findings about data that does not fit together or the job."""
+"""Findings about the tokenizers of a job's datasets that differ from each other or from the job's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
-from tokshard.checks.doctor.launch.rules import Result
+from tokshard.checks.doctor.launch.rules import Result, unknown_names
 from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.core.findings import Finding
 from tokshard.core.formatting import listed
@@ -24,7 +24,8 @@ _SHOWN_SOURCES = 5
 _GPT2 = "GPT2BPETokenizer"
 _COMPARED = (HUGGING_FACE, _GPT2, "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")
 _RETOKENIZE = "tokenize all data with the job's tokenizer and one --eod"
-_ADOPT = "run tokshard verify --adopt --tokenizer TOKENIZER, to record the tokenizer of the data"
+_ADOPT = "run `tokshard verify --adopt --tokenizer TOKENIZER PREFIX` to record the tokenizer of the data"
+_UNREADABLE_HINT = "run doctor where the tokenizer can be read, or pass --path-as LOCAL=TRAINING"
 _KINDS = {"tokenizer": "tokenizer-mismatch", "eod": "eod-mismatch", "vocabulary": "token-range"}
 
 
@@ -40,18 +41,19 @@ def read_launch_tokenizer(launch: LaunchArguments, path_as: Sequence[tuple[str, 
     """
     kind = launch.tokenizer_type or HUGGING_FACE
     if kind == NULL and launch.vocab_size is None:
-        return JobTokenizer(kind, reason=f"{NULL} requires --vocab-size")
+        return JobTokenizer(kind, reason=f"{NULL} requires --vocab-size", hint="add --vocab-size")
     if kind not in {NULL, *_COMPARED}:
         return JobTokenizer(kind, reason=f"definitions of {kind} cannot be compared")
     path = launch.tokenizer_model or (launch.vocab_file if kind == _GPT2 else None)
     if kind != NULL and path is None:
-        return JobTokenizer(kind, reason="the launch command has no --tokenizer-model")
+        reason = "the launch command has no --tokenizer-model"
+        return JobTokenizer(kind, reason=reason, hint="add --tokenizer-model")
     identifiers = {"vocab_size": launch.vocab_size} if kind == NULL else {"tokenizer_path": path}
     job = job_tokenizer(identifiers, path_as) or JobTokenizer(kind)
     if job.identity is not None:
         return job
     unreadable = f"{job.name} cannot be read here" if kind != NULL else f"a {NULL} has only a vocabulary size"
-    return replace(job, reason=job.reason or unreadable)
+    return replace(job, reason=job.reason or unreadable, hint=job.hint or _UNREADABLE_HINT)
 
 
 def findings_of_tokenizers(
@@ -72,12 +74,12 @@ def findings_of_tokenizers(
     if not datasets:
         return
     yield from _impossible_ids(datasets)
-    # A job whose definition is unknown is a note, and not a warning for each dataset.
+    # A job's tokenizer without a definition is one note, not a warning for each dataset.
     is_comparable = job.identity is not None or job.null_vocab_size is not None
     compared = job if is_comparable else None
     try:
         agreement = check_tokenizers(datasets, compared, allowed=True)
-    except _UNREADABLE:  # the tokens of a dataset
+    except _UNREADABLE:  # The tokens of a dataset cannot be read.
         agreement = agree(list(datasets.items()), compared)
     agreement = agreement.accepting((), of_indexes=recorded)
     for mismatch in agreement.mismatches:
@@ -88,14 +90,15 @@ def findings_of_tokenizers(
         yield Finding("tokenizer-unchecked", "warning", note, _ADOPT)
     for note in agreement.policy_notes:
         yield Finding("document-policy", "warning", note, "tokenize all data with the same options")
-    identified = {name: found for name, found in datasets.items() if found.identity is not None}
+    identified = {name: data for name, data in datasets.items() if data.identity is not None}
     if identified and job.reason is not None:
-        message = f"the tokenizer of the data was not compared with the job's: {job.reason}"
-        hint = "run doctor where the tokenizer can be read, or pass --path-as LOCAL=TRAINING"
         if is_comparable:
+            message = f"the tokenizer of the data was not compared with the job's: {job.reason}"
             yield Finding("tokenizer-not-compared", "note", message)
+        elif (unknown := unknown_names(launch)) is not None:
+            yield unknown.skipped("tokenizer")
         else:
-            yield SkippedCheck("tokenizer", message, hint)
+            yield SkippedCheck("tokenizer", job.reason, job.hint)
     yield from _beyond_embedding(launch.padded_vocab_size, identified)
 
 
@@ -114,11 +117,11 @@ def _read(prefixes: Iterable[str]) -> Iterator[tuple[str, DatasetTokenizer]]:
             require_files(prefix)
             yield prefix, read_dataset_tokenizer(prefix)
         except _UNREADABLE:
-            continue  # the plan of the splits has a finding about it
+            continue  # the plan of its split has a finding about it
 
 
 def _beyond_embedding(size: int | None, datasets: Mapping[str, DatasetTokenizer]) -> Iterator[Finding]:
-    largest = {prefix: found.identity.max_token_id for prefix, found in datasets.items() if found.identity}
+    largest = {prefix: data.identity.max_token_id for prefix, data in datasets.items() if data.identity}
     beyond = [prefix for prefix, token_id in largest.items() if size is not None and token_id >= size]
     if beyond:
         subject = "the tokenizers of {} have" if beyond[1:] else "the tokenizer of {} has"

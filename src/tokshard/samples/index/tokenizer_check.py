@@ -10,7 +10,7 @@ from tokshard.core.path_mapping import PathMapping
 from tokshard.dataset.recorded_tokenizers import DatasetTokenizer, MismatchSide, TokenizerMismatch
 from tokshard.dataset.token_ids import blocks_for, find_beyond
 from tokshard.dataset.tokenizer_agreement import JobTokenizer, TokenizerAgreement, agree
-from tokshard.errors import TokshardError
+from tokshard.errors import MissingExtraError, TokshardError
 from tokshard.storage.paths import is_remote
 
 
@@ -50,7 +50,8 @@ def job_tokenizer(
             try:
                 return JobTokenizer(str(named), load_tokenizer(path, need_eod=False).identity)
             except TokshardError as error:
-                return JobTokenizer(str(named), reason=error.message)
+                hint = error.hint if isinstance(error, MissingExtraError) else None
+                return JobTokenizer(str(named), reason=error.message, hint=hint)
     return JobTokenizer(str(named))
 
 
