@@ -347,7 +347,7 @@ def test_the_launch_command_is_read_from_stdin_and_warnings_are_shown(workshop):
     words = ("shard-plan", "mix", "-o", "from-stdin", "--from-launch", "-")
     done = installed(*words, cwd=workshop, stdin=job.encode())
     assert done.returncode == 0
-    assert "warning: the effect of --iterations-to-skip on the plan is not known\n" in done.stderr
+    assert "warning: --iterations-to-skip may change the plan in ways that are not checked\n" in done.stderr
     assert (
         "warning: $MORE may contain more arguments; if they concern ranks or batches, pass --set MORE=VALUE\n"
         in done.stderr

@@ -17,7 +17,7 @@ class DoctorOutput(Options):
     """Options of the output and the exit code."""
 
     verbose: Annotated[
-        bool, Option("Print notes, the plan of each split and all cached indexes also.", group=RUN)
+        bool, Option("Also print notes, the plan of each split and all cached indexes.", group=RUN)
     ] = False
     strict: Annotated[
         bool, Option("Exit with code 1 also if checks were skipped because values are unknown.", group=RUN)
@@ -38,10 +38,12 @@ class LaunchRun(CommandRun):
 def doctor(options: DoctorOptions, output: DoctorOutput, run: LaunchRun) -> None:
     """Check a Megatron launch script: what its data arguments will do, and which cached indexes it will find.
 
-    Nothing is run, written or built. Variables that the script does not set are unknown; checks that need
-    them are listed as skipped. The exit code is 1 if there are errors or warnings.
+    The script is not run, and nothing is written or built. Variables that the script does not set are
+    unknown; checks that need them are listed as not checked. The exit code is 1 if there are errors or
+    warnings.
 
     Examples:
+        tokshard doctor --set WORLD_SIZE=16 -- "${ARGS[@]}"
         tokshard doctor launch.sh
         tokshard doctor --set SLURM_NNODES=8 launch.sh 7b /data/web
         tokshard doctor --megatron 0.19 torchrun pretrain_gpt.py --data-path web ...

@@ -506,7 +506,7 @@ def test_options_of_the_tokenizer_enter_its_identifiers():
     labels = [candidate.names.label for candidate in candidates_of_launch(HEALTHY)]
     assert labels == [
         "Megatron main-20260822",
-        "Megatron 0.19, 0.18",
+        "Megatron 0.19 or 0.18",
         "Megatron 0.17",
         "Megatron 0.16",
         "Megatron 0.15",

@@ -10,7 +10,7 @@ from tokshard.checks.doctor.missing_data import check_data_exists
 from tokshard.core.findings import Finding
 from tokshard.core.path_mapping import PathMapping
 
-ELSEWHERE = "run the command where the data is, or pass --path-as LOCAL=TRAINING"
+ELSEWHERE = "run doctor where the data is, or pass --path-as LOCAL=TRAINING"
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_existing_and_remote_data_is_fine():
     ],
 )
 def test_a_mistyped_dataset_is_an_error_that_names_the_existing_one(name, meant):
-    hint = f"did you mean {meant}? correct the data arguments of the launch command"
+    hint = f"did you mean {meant}? Correct the data arguments of the launch command"
     assert check(name) == Finding("data", "error", f"dataset not found: {name}", hint)
 
 
@@ -74,7 +74,7 @@ def test_several_missing_datasets_are_one_error():
 )
 def test_data_of_a_job_that_runs_elsewhere_is_not_checked(names):
     result = check(*names, cache="index_cache")
-    assert result == SkippedCheck("cache", f"not on this machine: {', '.join(names)}", ELSEWHERE)
+    assert result == SkippedCheck("cache", f"the data is not on this machine: {', '.join(names)}", ELSEWHERE)
 
 
 @pytest.mark.parametrize(

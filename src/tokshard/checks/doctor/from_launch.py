@@ -121,7 +121,7 @@ class LaunchIndexes:
         """Return options of :func:`tokshard.build_indices`.
 
         Args:
-            given: Options that the command which is suggested instead must have, too.
+            given: Options to repeat in the command that an error suggests.
 
         Raises:
             UsageError: The job reads a blend.
@@ -210,7 +210,7 @@ def _indexes(
     _require_known(launch, options)
     recipe = local_recipe(arguments, paths)
     if not isinstance(recipe, BlendRecipe):
-        message = recipe.message if isinstance(recipe, Finding) else f"the data is {recipe.reason}"
+        message = recipe.message if isinstance(recipe, Finding) else recipe.reason
         raise InputError(message, hint=recipe.hint)
     config = config_of_launch(arguments, options.megatron, options.path_as)
     cache, splits = JobCache(arguments, paths), plan_requests(recipe, config)
@@ -260,10 +260,10 @@ def _identifiers(
     if len(candidates) == 1:
         return candidates[0].identifiers
     if not candidates:
-        return identifiers_of_launch(arguments, MEGATRON_VERSIONS[-2])  # the error tells why
+        return identifiers_of_launch(arguments, MEGATRON_VERSIONS[-2])  # raises the error with the reason
     names = [" or ".join(reversed(candidate.names.versions)) for candidate in reversed(candidates)]
     raise UsageError(
-        "the Megatron version of the job is unknown, and no cached index tells it",
+        "the Megatron version of the job is unknown, and no cached index determines it",
         hint=f"pass --megatron VERSION; the names of the cache files differ between {'; '.join(names)}",
     )
 
@@ -288,7 +288,7 @@ def _warnings(
         if (hidden := launch.arguments.hidden_arguments()) is not None:
             warnings.append(f"{hidden.reason}; if they concern {subject}, {hidden.hint}")
         if unchecked := unchecked_of(launch):
-            warnings.append(f"the effect of {', '.join(unchecked)} on {result} is not known")
+            warnings.append(f"{', '.join(unchecked)} may change {result} in ways that are not checked")
     return tuple(dict.fromkeys(warnings))
 
 

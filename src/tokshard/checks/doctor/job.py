@@ -1,4 +1,4 @@
-"""Checks of a Megatron launch command: the cached indexes it will find, and the effect of its data arguments.
+"""Checks of a Megatron job: the cached indexes that it will find, and the effect of its data arguments.
 
 Reads a launch command, computes the names of all cache files as Megatron does, examines those that exist, and
 for missing ones finds the fields of the description that differ from the nearest existing one.
@@ -96,10 +96,10 @@ def diagnose(
 
     Args:
         launch: Its launch command.
-        tokenizer: The identifiers of its tokenizer; None to try those of each version of Megatron and those
-            in the cache, and to use the best match.
-        path_as: Pairs (path here, path at training time), for data or caches at other paths here.
-        command: The command that builds what is missing, for the hints.
+        tokenizer: The identifiers of its tokenizer. If None, those of each version of Megatron and those in
+            the cache are tried, and the best match is used.
+        path_as: Pairs (path here, path at training time).
+        command: The command that builds missing indexes, for the hints.
         name: The name of the script, for messages.
 
     Raises:
@@ -189,7 +189,7 @@ def _of_launch(launch: Launch) -> Iterator[SkippedCheck]:
     if (scripts := launch.unread_scripts()) is not None:
         yield scripts.skipped("scripts")
     if options := unchecked_options(launch):
-        yield SkippedCheck("options", f"the effect of {', '.join(options)} is not checked")
+        yield SkippedCheck("options", f"{', '.join(options)} may change the samples or their order")
 
 
 def _given(launch: LaunchArguments) -> dict[str, Any]:
@@ -242,7 +242,8 @@ def _of_missing(
         message = f"cache directory not found: {directory}; {message}"
         if (near := near_path(directory)) is not None:
             cached = [lookup for lookup in lookups if lookup.is_in(near)]
-            hint = f"did you mean {near}? It has {_sets(cached, len(lookups))}. Otherwise {hint}"
+            content = _sets(cached, len(lookups)) if cached else "none of them"
+            hint = f"did you mean {near}? It has {content}. Otherwise {hint}"
     elif (nearest := lookups[0].nearest) is not None and nearest.fields:
         message += f"; the most similar one differs in {listed(nearest.fields, _SHOWN_SOURCES)}"
     elif nearest is not None:
@@ -271,22 +272,20 @@ def _sets(lookups: Sequence[CacheLookup], looked_up: int) -> str:
     if len(lookups) == looked_up:
         return f"all {number}" if looked_up > 1 else number
     names = listed([f"{lookup.split} of {lookup.name}" for lookup in lookups], _SHOWN_LOOKUPS)
-    return f"{len(lookups)} of {number} ({names})" if lookups else f"none of {number}"
+    return f"{len(lookups)} of {number} ({names})"
 
 
 def _of_tokenizer(names: TokenizerNames, *, is_named: bool) -> Iterator[Result]:
-    hint = "pass --megatron VERSION, --like or --tokenizer-identifiers"
     if not is_named:
         yield SkippedCheck(
             "cache-names",
-            "no cached index matches a known version of Megatron; the names shown are those of "
-            f"{names.label}",
-            hint,
+            f"no cached index matches a known version of Megatron; the names of {names.label} are assumed",
+            "pass --megatron VERSION, --like DESCRIPTION.txt or --tokenizer-identifiers FILE.json",
         )
     elif names.source == "cache":
         yield Finding(
             "tokenizer-assumed",
             "note",
-            "the names are those of the cache's tokenizer: no preset matches the job's tokenizer",
-            hint,
+            "the tokenizer's names are taken from the cache: no known version of Megatron has them",
+            "pass --like DESCRIPTION.txt or --tokenizer-identifiers FILE.json",
         )

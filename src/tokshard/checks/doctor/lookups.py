@@ -129,10 +129,9 @@ class TokenizerNames(Record):
     def label(self) -> str:
         """The source in words."""
         if self.source == "megatron":
-            return f"Megatron {', '.join(self.versions)}"
-        return {"file": f"the tokenizer in {self.path}", "cache": "the cache itself"}.get(
-            self.source, "no known tokenizer"
-        )
+            return f"Megatron {' or '.join(self.versions)}"
+        labels = {"file": f"the tokenizer in {self.path}", "cache": "the cache itself"}
+        return labels.get(self.source, "an unknown tokenizer")
 
 
 @dataclass(frozen=True, slots=True)

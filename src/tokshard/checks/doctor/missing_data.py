@@ -45,11 +45,11 @@ def check_data_exists(
     runs_here = len(missing) < len(local) or any(map(_is_evidence, dict.fromkeys(directories)))
     listing = listed(missing, _SHOWN_SOURCES)
     if not (meant or runs_here):
-        hint = "run the command where the data is, or pass --path-as LOCAL=TRAINING"
-        return SkippedCheck("cache", f"not on this machine: {listing}", hint)
+        hint = "run doctor where the data is, or pass --path-as LOCAL=TRAINING"
+        return SkippedCheck("cache", f"the data is not on this machine: {listing}", hint)
     hint = "correct the data arguments, or pass --path-as LOCAL=TRAINING for data at another path here"
     if meant:
-        hint = f"did you mean {', '.join(meant)}? correct the data arguments of the launch command"
+        hint = f"did you mean {', '.join(meant)}? Correct the data arguments of the launch command"
     kind = "file" if is_file else "dataset"
     subject = kind if len(local) == 1 else f"{count(len(missing))} of {counted(len(local), kind)}"
     return Finding("data", "error", f"{subject} not found: {listing}", hint)

@@ -8,13 +8,14 @@ from typing import Annotated
 from tokshard.core.codec import Count
 from tokshard.core.options import Option, Options, StrPaths, several
 from tokshard.samples.index.options import (
-    NAMES,
     Like,
     MegatronVersion,
     NamingOptions,
     PathAs,
     TokenizerIdentifiers,
 )
+
+_LAUNCH = "Launch script"
 
 
 def parse_variable(text: str) -> tuple[str, str]:
@@ -38,13 +39,13 @@ VARIABLES = Option(
     name="--set",
     metavar="NAME=VALUE",
     parse=parse_variable,
-    group=NAMES,
+    group=_LAUNCH,
 )
 ITERATION = Option(
-    "The iteration of the checkpoint that the job resumes from. It decides the consumed samples of a plan "
-    "and, with --phase-transition-iterations, the number of samples.",
+    "Assume that the job resumes from the checkpoint of iteration N. It decides the consumed samples of a "
+    "plan and, with --phase-transition-iterations, the number of samples.",
     default="0",
-    group=NAMES,
+    group=_LAUNCH,
 )
 
 
@@ -66,8 +67,8 @@ class DoctorOptions(Options):
     launch: Annotated[
         StrPaths,
         Option(
-            "A launch script with its parameters; a file with arguments, a log, JSON or YAML; a launch "
-            "command; or - for stdin.",
+            "The job's arguments after --, in place of the launcher and the program; a launch script with "
+            "its parameters; a log, or a JSON or YAML file of arguments; a launch command; or - for stdin.",
             is_argument=True,
             metavar="LAUNCH...",
         ),

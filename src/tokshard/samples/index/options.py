@@ -71,7 +71,7 @@ MegatronVersion = Annotated[
 PathAs = Annotated[
     tuple[tuple[str, str], ...],
     Option(
-        "Record data below LOCAL under the path TRAINING, which the job uses.",
+        "Map paths below LOCAL to paths below TRAINING, which the job uses.",
         metavar="LOCAL=TRAINING",
         parse=parse_pair("LOCAL=TRAINING", "out=/data/v1"),
         group=NAMES,

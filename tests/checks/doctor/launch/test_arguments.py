@@ -310,8 +310,8 @@ def test_a_value_that_is_not_in_the_text_is_unknown(text, unknown):
         ("pretrain_gpt.py --data-path a -- --seed 9", "no option takes -- --seed 9: "),
         ("A='--split 1 --seed 5'; pretrain_gpt.py --data-path a \"$A\"", "--seed 5' as one path prefix"),
         ("A='--split 1 --seed 5'; pretrain_gpt.py --seed 1 \"$A\"", "no option takes '--split 1 --seed 5'"),
-        ("pretrain_gpt.py --data-path a –-seed 9", "–-seed has a typographic dash or quote"),
-        ("pretrain_gpt.py --data-path “a”", "“a” has a typographic dash or quote"),
+        ("pretrain_gpt.py --data-path a –-seed 9", "–-seed contains a typographic dash or quote"),
+        ("pretrain_gpt.py --data-path “a”", "“a” contains a typographic dash or quote"),
     ],
 )
 def test_what_megatron_refuses_is_a_problem_with_a_hint(text, message):

@@ -65,7 +65,7 @@ def test_other_unknown_options_are_one_note():
     options = "--sglang-dp-size 8 --our-flag --sglang-dp-size 9"
     (problem,) = problems(options)
     assert (problem.code, problem.severity) == ("other-options", "note")
-    assert problem.message.endswith("knows has --sglang-dp-size, --our-flag")
+    assert problem.message.endswith("Megatron has --sglang-dp-size, --our-flag")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_option_that_is_intended_is_unknown(option):
     (launch,) = read_launches(f"torchrun pretrain_gpt.py --seed 1 {option}")
     written = option.split()[0]
     assert launch.arguments.unknown == (("train_samples", written),)
-    reason = f"--train-samples is absent, and {written} may stand for it"
+    reason = f"--train-samples is absent, but {written} may be a typing mistake of it"
     assert launch.arguments.unknown_value("train_samples").reason == reason
     (launch,) = read_launches(f"torchrun pretrain_gpt.py --train-samples 8 {option}")
     assert (launch.arguments.unknown, launch.arguments.train_samples) == ((), 8)

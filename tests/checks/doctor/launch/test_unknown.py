@@ -19,7 +19,7 @@ LATER = "pass the launch command with this value, or the log of an earlier run o
         ("$# and $N", "pass --set N=VALUE and the parameters of the script after its name", ("N",)),
         ("$(cat length)", LATER, ()),
         ("1e6", "correct the value", ()),
-        ("", LATER, ()),
+        ("", "add the value", ()),
     ],
 )
 def test_unknown_value_names_the_variables_to_set(written, hint, variables):

@@ -119,7 +119,7 @@ class LaunchArguments:
     problems: tuple[Finding, ...] = ()
 
     def unknown_value(self, *names: str) -> Unknown | None:
-        """Return the first of these arguments whose value is unknown; None if all are known or absent."""
+        """Return the first of these arguments whose value is unknown, or None."""
         for name, written in self.unknown:
             if name == "world_size" and name in names:
                 return _unknown_world_size(written)
@@ -128,7 +128,7 @@ class LaunchArguments:
         return None
 
     def hidden_arguments(self) -> Unknown | None:
-        """Return the expansions that may contain more arguments; None if there are none."""
+        """Return the expansions that may contain more arguments, or None."""
         if not self.unseen:
             return None
         return Unknown.depending_on(self.unseen, f"{', '.join(self.unseen)} may contain more arguments")
@@ -235,9 +235,9 @@ def _unknown_world_size(expansion: str) -> Unknown:
 
 def _unknown_value(option: str, written: str) -> Unknown:
     if not written:
-        return Unknown(f"{option} has no value in the text")
+        return Unknown(f"{option} has no value", "add the value")
     if written.startswith("--"):
-        return Unknown(f"{option} is absent, and {written} may stand for it", f"write {option}")
+        return Unknown(f"{option} is absent, but {written} may be a typing mistake of it", f"write {option}")
     if not _EXPANSION.search(written):
         return Unknown(f"{option} has the invalid value {shortened(repr(written))}", "correct the value")
     return Unknown.depending_on([written], f"{option} depends on {written}")

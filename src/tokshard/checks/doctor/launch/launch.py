@@ -25,13 +25,13 @@ class Launch:
 
     Attributes:
         arguments: Its arguments about data.
-        program: The program that it starts, as written; None if the text does not name one.
+        program: The program that it starts, as written, or None.
         others: Its other options by their names in Megatron, and the text of their first operand.
         words: The command as it was understood; empty for a log or a file of arguments.
-        line: The line of the script, from 1; None for other texts.
-        undecided: The lines of launch commands of the script that run under an undecided condition, and what
-            the condition depends on. It is the line of this command only if there is no other.
-        unread: Scripts that the script runs or sources and that are not here.
+        line: The line of the script, from 1, or None if the text is no script.
+        undecided: The lines of the script's launch commands under an undecided condition, and the expansions
+            that decide it. They include the line of this command only if there is no other.
+        unread: Scripts that the script runs or sources and that were not found.
     """
 
     arguments: LaunchArguments
@@ -48,18 +48,20 @@ class Launch:
         return " ".join(word.text if word.unknown else shlex.quote(word.text) for word in self.words)
 
     def undecided_commands(self) -> list[Unknown]:
-        """Return the launch commands of the script of which it is unknown whether they run."""
+        """Return the launch commands of the script that run only under an undecided condition."""
         return [
-            Unknown.depending_on([reasons], f"whether the command on line {line} runs depends on {reasons}")
+            Unknown.depending_on(
+                [reasons], f"the command on line {line} may not run: it depends on {reasons}"
+            )
             for line, reasons in self.undecided
         ]
 
     def unread_scripts(self) -> Unknown | None:
-        """Return the scripts that were not read, and may set variables; None if all were read."""
+        """Return the scripts that were not found and may set variables, or None."""
         if not self.unread:
             return None
         scripts = listed(self.unread, _SHOWN_SCRIPTS)
-        reason = f"not found and not read: {scripts}; they may set variables or start jobs"
+        reason = f"not found: {scripts}; they may set variables or start jobs"
         return Unknown(reason, "run doctor on a machine and in a directory where the script finds them")
 
     @property

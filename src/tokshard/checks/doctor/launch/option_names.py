@@ -82,7 +82,7 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
         yield Finding("reading", "warning", message, hint)
     if others:
         names = listed(list(others), _SHOWN_OPTIONS)
-        message = f"no version or fork of Megatron that tokshard knows has {names}"
+        message = f"no known version or fork of Megatron has {names}"
         yield Finding("other-options", "note", message, "remove them, unless the job's program adds them")
 
 

@@ -120,9 +120,7 @@ def _problems_of_words(words: Sequence[Word], surplus: Sequence[str]) -> Iterato
         yield Finding("arguments", "error", message, hint)
     for word in words:
         if _TYPOGRAPHIC.search(word.text):
-            message = (
-                f"{shortened(word.text)} has a typographic dash or quote, which is an ordinary letter here"
-            )
+            message = f"{shortened(word.text)} contains a typographic dash or quote"
             yield Finding("reading", "warning", message, "replace it with - or a straight quote")
 
 

@@ -1,4 +1,4 @@
-"""Checks of the data arguments of a Megatron job: each is fine, wrong, or not possible."""
+"""Checks of the data arguments of a Megatron job: findings, and checks that were skipped."""
 
 from __future__ import annotations
 
@@ -153,9 +153,9 @@ def _reading(launch: LaunchArguments) -> Iterator[Result]:
     yield from launch.problems
     if (hidden := launch.hidden_arguments()) is not None:
         yield hidden.skipped("arguments")
-    for name, written in launch.unknown:
-        if not written:
-            yield SkippedCheck("arguments", f"{option_of(name)} has no value in the text", "add the value")
+    without_value = [name for name, written in launch.unknown if not written]
+    if (absent := launch.unknown_value(*without_value)) is not None:
+        yield absent.skipped("arguments")
 
 
 def _ranks(launch: LaunchArguments) -> Iterator[Result]:
@@ -247,7 +247,7 @@ def _ramp_up(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
         return
     severity: Severity = "warning"
     message = "--rampup-batch-size is ignored from Megatron 0.18 on"
-    hint = "pass --train-iters as the job prints it"
+    hint = "pass the log of an earlier run of the job, which contains the number of steps"
     if megatron is not None and is_at_least(megatron, "0.18"):
         hint = "remove it"
     elif launch.train_iters:
@@ -270,7 +270,9 @@ def _validation(launch: LaunchArguments, megatron: str | None) -> Iterator[Resul
     default = megatron_rules.EVAL_INTERVAL
     hint = f"add --eval-interval; the default up to 0.15 was {default}"
     if megatron is None:
-        message = f"--eval-interval is missing: Megatron up to 0.15 uses {default}, later versions fail"
+        message = (
+            f"--eval-interval is missing: Megatron up to 0.15 uses {default}, later versions do not start"
+        )
         yield Finding("eval-interval", "warning", message, hint)
     elif is_at_least(megatron, "0.16"):
         message = f"--eval-interval is missing: Megatron {megatron} has no default, and will not start"
