@@ -1,4 +1,4 @@
-"""The command that builds what the job of a launch script looks up in its cache."""
+"""The command that builds the indexes of the job of a launch script."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class BuildCommand:
 
     Attributes:
         launch: The value of ``--from-launch``.
-        options: Words about the variables, paths, names and iteration of the job, as they were passed.
-        has_names: Whether the options name the tokenizer's identifiers.
+        options: Other options of doctor, as they were passed.
+        has_names: Whether these options specify the tokenizer's identifiers.
         output: The directory of a blend.
     """
 
@@ -36,7 +36,7 @@ class BuildCommand:
 
     @classmethod
     def of(cls, options: DoctorOptions, launch: Launch, *, is_only: bool = True) -> BuildCommand:
-        """Return the command for one of the launch commands that options name."""
+        """Return the command that builds the indexes of one launch command."""
         words = []
         for name, option in declared_options(DoctorOptions).items():
             if name != "launch" and options.is_given(name):
@@ -54,25 +54,25 @@ class BuildCommand:
         rebuild: bool = False,
         packing: Packing | None = None,
     ) -> str:
-        """Return the command in back quotes, and what its placeholders mean.
+        """Return the command in back quotes, followed by the meaning of its placeholder.
 
         Args:
             is_blend: Whether the job has more than one dataset in a split, or weights.
             names: The source of the tokenizer's identifiers.
-            is_named: Whether these are known, and not only likely.
-            rebuild: Whether files have to be replaced.
-            packing: The packing of the job's other indexes, if they are packed.
+            is_named: Whether the identifiers are certain.
+            rebuild: Whether existing files have to be replaced.
+            packing: The packing of the job's existing indexes, or None.
         """
         words = ["tokshard", "blend" if is_blend else "build-indices", "--from-launch", self.launch]
         words += self.options
-        told = ""
+        explanation = ""
         if not self.has_names and not is_named:
             if names.source == "megatron":
                 words += ["--megatron", "VERSION"]
-                told = ", with the Megatron Core version of the job for VERSION"
+                explanation = ", with the Megatron Core version of the job for VERSION"
             else:
                 words += ["--tokenizer-identifiers", "FILE.json"]
-                told = (
+                explanation = (
                     ", with the output of `python -m tokshard.dump_tokenizer_identifiers` in the job's "
                     "environment as FILE.json"
                 )
@@ -80,7 +80,7 @@ class BuildCommand:
         if is_blend:
             words += ["-o", self.output]
         words += ["--rebuild"] if rebuild else []
-        return f"`{shlex.join(words)}`{told}"
+        return f"`{shlex.join(words)}`{explanation}"
 
 
 def _launch_word(options: DoctorOptions, launch: Launch, *, is_only: bool) -> str:
@@ -95,6 +95,6 @@ def _launch_word(options: DoctorOptions, launch: Launch, *, is_only: bool) -> st
 
 
 def _free_output() -> str:
-    # Another blend is not replaced.
+    # An existing blend is not replaced.
     names = (_OUTPUT if number == 1 else f"{_OUTPUT}-{number}" for number in count(1))
     return next(name for name in names if not os.path.lexists(os.path.join(name, BLEND_NAME)))

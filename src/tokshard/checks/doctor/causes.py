@@ -18,7 +18,7 @@ DIFFERENCE = "cache-difference"
 """The code of findings about an option that has another value in the cache."""
 
 _SHOWN = 3
-_MOST_OPTIONS = 4  # An entry that differs in more of them is one of another job.
+_MOST_OPTIONS = 4  # An entry that differs in more options belongs to another job.
 _SOURCE = re.compile(r"^datasets\[\d+\]\.")
 _TOKENIZER = "tokenizer."
 _OPTIONS = {
@@ -43,8 +43,7 @@ class Causes:
     """The missing indexes of a job by their causes.
 
     Attributes:
-        explained: The missing indexes for each option with another value in the cache, and its values in the
-            job and in the cache.
+        explained: The missing indexes by option, with its values in the job and in the cache.
         unexplained: Missing indexes to which no index in the cache is similar.
     """
 
@@ -58,7 +57,7 @@ class Causes:
         Args:
             lookups: All indexes that the job looks up.
             tokenizer: The identifiers of the job's tokenizer.
-            others: The identifiers that other versions of Megatron give it.
+            others: The identifiers of the same tokenizer in other versions of Megatron.
         """
         causes = cls()
         missing = [lookup for lookup in lookups if lookup.condition == "missing"]
@@ -109,7 +108,7 @@ def _options(lookup: CacheLookup, tokenizer: Candidate, others: Sequence[Candida
         name = _SOURCE.sub("", difference.field)
         if name == "dataset_path":
             paths.append((difference.wanted, difference.found))
-        elif name != "num_samples" or name == difference.field:  # The samples of a source are a consequence.
+        elif name != "num_samples" or name == difference.field:  # A source's samples follow from the blend's.
             fields.setdefault(name, (difference.wanted, difference.found))
     options: Options = {}
     if "datasets" in fields:
@@ -117,7 +116,7 @@ def _options(lookup: CacheLookup, tokenizer: Candidate, others: Sequence[Candida
     elif paths and (moved := _moved(paths)) is not None:
         options["the directory of --data-path"] = moved
     elif paths and lookup.prefix is not None:
-        return {}  # The entry is one of another dataset.
+        return {}  # The entry belongs to another dataset.
     elif paths:
         options["--data-path"] = _other_paths(*zip(*paths, strict=True))
     identifiers = [name for name in fields if name.startswith(_TOKENIZER) and name not in _OPTIONS]
@@ -137,7 +136,7 @@ def _options(lookup: CacheLookup, tokenizer: Candidate, others: Sequence[Candida
 
 
 def _version(identifiers: Mapping[str, Any], others: Sequence[Candidate]) -> str | None:
-    """Return the version of Megatron that gives a tokenizer these identifiers, if it is another one."""
+    """Return the other version of Megatron that gives a tokenizer these identifiers, or None."""
     present = {name: value for name, value in identifiers.items() if value is not None}
     versions = (_versions(other) for other in others if other.identifiers == present)
     return next(versions, None)
@@ -152,7 +151,7 @@ def _size(lookup: CacheLookup) -> str:
 
 
 def _moved(paths: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the directories in the job and in the cache if path prefixes differ in nothing else."""
+    """Return the directories in the job and in the cache if paths differ only in their directory."""
     pairs = {_roots(*pair) for pair in paths}
     are_moved = len(pairs) == 1 and all(
         os.path.basename(job) == os.path.basename(cache) for job, cache in paths
@@ -161,7 +160,7 @@ def _moved(paths: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
 
 
 def _roots(job: str, cache: str) -> tuple[str, str]:
-    """Return two paths without the names at their ends that are equal."""
+    """Return two paths without their common last names."""
     while os.path.basename(job) == os.path.basename(cache):
         parents = os.path.dirname(job), os.path.dirname(cache)
         if not all(parents):
@@ -176,7 +175,7 @@ def _paths(datasets: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _other_paths(job: Sequence[str], cache: Sequence[str]) -> tuple[str, str]:
-    """Return the paths that only one of two lists has, as text."""
+    """Return the paths that only the job has and that only the cache has, as text."""
     in_job, in_cache = set(job), set(cache)
     only_job = [path for path in job if path not in in_cache]
     only_cache = [path for path in cache if path not in in_job]

@@ -1,4 +1,4 @@
-"""What a job will read and look up, as far as its launch command tells."""
+"""Forecast of the data that a job will read, by its launch command."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tokshard.checks.doctor.launch.arguments import LaunchArguments
-from tokshard.checks.doctor.launch.rules import (
-    Result,
-    has_data,
-    unknown_data,
-    unknown_sizes,
-)
+from tokshard.checks.doctor.launch.rules import Result, has_data, unknown_data, unknown_sizes
 from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.checks.doctor.missing_data import check_data_exists
 from tokshard.core import megatron_rules
@@ -59,15 +54,15 @@ _AFTER_ERRORS = SkippedCheck(
 
 @dataclass(slots=True)
 class Forecast:
-    """What a job will read, as far as it is known.
+    """Data that a job will read; unknown parts are None or empty.
 
     Attributes:
         sizes: The samples that it requests.
         config: The parameters of its dataset builder.
         recipe: Its mixture.
         splits: The plan of each split; that of a split with a defect has no sources.
-        results: What is wrong, and the checks that were not possible.
-        defects: What is wrong with the splits.
+        results: Findings, and the checks that were skipped.
+        defects: Findings about the splits.
     """
 
     sizes: Sizes | None = None
@@ -79,7 +74,7 @@ class Forecast:
 
 
 def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping) -> Forecast:
-    """Return what a job will read, with findings about it; only the indexes of datasets are opened.
+    """Return the forecast of a job; of its datasets, only the ``.idx`` files are opened.
 
     Args:
         launch: The arguments of the job.
@@ -95,7 +90,7 @@ def forecast_of(launch: LaunchArguments, version: str | None, paths: PathMapping
 
 
 def _complete(forecast: Forecast, launch: LaunchArguments, version: str | None, paths: PathMapping) -> None:
-    """Fill in a forecast step by step, up to the first one that is not possible."""
+    """Fill in a forecast up to the first part that is unknown or wrong."""
     results = forecast.results
     unknown = unknown_sizes(launch)
     if unknown is None:
@@ -106,7 +101,7 @@ def _complete(forecast: Forecast, launch: LaunchArguments, version: str | None, 
         results.append(data.skipped("cache"))
         return
     if not has_data(launch):
-        results.append(_AFTER_ERRORS)  # that no data is given
+        results.append(_AFTER_ERRORS)
         return
     recipe = local_recipe(launch, paths)
     if not isinstance(recipe, BlendRecipe):
@@ -160,17 +155,17 @@ def recipe_of_launch(launch: LaunchArguments, paths: PathMapping) -> BlendRecipe
         UsageError: Megatron would misread it, or it has no data.
         InputError: A file of the command cannot be read.
     """
-    here = paths.inverse()
+    local = paths.inverse()
     if launch.data_args_path is not None:
-        recipe = recipe_files.read_data_args(here.map(launch.data_args_path))
+        recipe = recipe_files.read_data_args(local.map(launch.data_args_path))
     elif launch.data_path is not None:
         recipe = recipe_files.parse_words(launch.data_path)
     elif launch.per_split_data_args_path is not None:
-        recipe = recipe_files.read_per_split(here.map(launch.per_split_data_args_path))
+        recipe = recipe_files.read_per_split(local.map(launch.per_split_data_args_path))
     else:
         words = (launch.train_data_path, launch.valid_data_path, launch.test_data_path)
         recipe = recipe_files.parse_words(*words)
-    recipe = recipe.map(partial(_mapped, paths=here))
+    recipe = recipe.map(partial(_mapped, paths=local))
     return replace(recipe, multiple_validation_sets=recipe.is_per_split and launch.multiple_validation_sets)
 
 
@@ -204,10 +199,10 @@ def forecast_splits(
     config: BuilderConfig,
     packing_of: PackingOf | None = None,
 ) -> tuple[list[SplitPlan], list[Finding]]:
-    """Return the plan of each split, and findings of all splits.
+    """Return the plan of each split, and findings about all splits.
 
-    The plan of a split with a defect has no sources. ``packing_of`` returns the packing of an index that
-    exists; without it, all documents are concatenated.
+    The plan of a split with a defect has no sources. ``packing_of`` returns the packing of an existing
+    index; without it, all documents are concatenated.
 
     Raises:
         UsageError: The recipe and the sizes contradict each other.
@@ -222,7 +217,7 @@ def forecast_splits(
             code = "data" if isinstance(error, InputError | IntegrityError) else "blend"
             findings.setdefault(error.message, finding_of_error(code, error))
             continue
-        # Findings about sizes report these with the paths and options of the job.
+        # Other findings report these with the paths and options of the job.
         of_sizes = {shortfall_of(split, plan.builder) for split in plan.splits}
         of_sizes |= {repeats_of(split) for split in plan.splits}
         for warning in (warning for warning in plan.warnings if warning not in of_sizes):
@@ -232,7 +227,7 @@ def forecast_splits(
 
 
 def is_blend(splits: Sequence[SplitPlan]) -> bool:
-    """Return whether a split is more than one dataset without a weight."""
+    """Return whether a split has weights or several datasets."""
     return any(split.kind != "single" for split in splits)
 
 

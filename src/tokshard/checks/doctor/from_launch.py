@@ -10,17 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tokshard.checks.doctor.build_command import BuildCommand
-from tokshard.checks.doctor.forecast import (
-    config_of_launch,
-    is_blend,
-    local_recipe,
-    prefixes_of,
-)
-from tokshard.checks.doctor.launch.arguments import (
-    MODEL_SIZES,
-    LaunchArguments,
-    option_of,
-)
+from tokshard.checks.doctor.forecast import config_of_launch, is_blend, local_recipe, prefixes_of
+from tokshard.checks.doctor.launch.arguments import MODEL_SIZES, LaunchArguments, option_of
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
 from tokshard.checks.doctor.launch.rules import (
@@ -80,13 +71,13 @@ class LaunchIndexes:
     Attributes:
         recipe: The mixture of the job, with the path prefixes of this machine.
         config: The parameters of the job's dataset builder.
-        cache_directory: The job's ``--data-cache-path`` on this machine; None if the job has none.
-        tokenizer: A copy of the job's tokenizer on this machine, if the job's path is another one.
-        global_batch_size: The samples of the job's last step; None if unknown.
-        blend_command: The command that builds them, in words for a hint.
-        doctor_command: The command that checks them.
+        cache_directory: The job's ``--data-cache-path`` on this machine, or None.
+        tokenizer: The path of the job's tokenizer on this machine, if it differs from the job's.
+        global_batch_size: The samples of the job's last step, or None if unknown.
+        blend_command: The command that builds a blend of these indexes, for a hint.
+        doctor_command: The command that checks the job.
         warnings: Messages for the user.
-        defers_index_loading: Whether the job computes the sizes of indexes from token counts, so that it
+        defers_index_loading: Whether the job computes the sizes of indexes from token counts and therefore
             cannot read packed indexes.
     """
 
@@ -139,7 +130,7 @@ class LaunchIndexes:
         )
 
     def next_step(self, cache: StrPath | None) -> str:
-        """Return the instruction for the time after the indexes are built in a cache."""
+        """Return the instruction to follow after the indexes are built in a cache."""
         check = f"check the launch script with `{self.doctor_command}`"
         if self.cache_directory is not None or cache is None:
             return check
@@ -182,7 +173,12 @@ def indexes_of_launch(job: str | os.PathLike[str] | DoctorOptions) -> LaunchInde
 
 
 def _common(kind: str, launches: Sequence[Launch], derive: Callable[[Launch], ResultT]) -> ResultT:
-    """Return what is derived from each of several launch commands; results and errors must be the same."""
+    """Return the result that all launch commands have in common.
+
+    Raises:
+        UsageError: The results differ.
+        TokshardError: All launch commands have the same error.
+    """
     results: list[ResultT] = []
     errors: list[TokshardError] = []
     for launch in launches:
@@ -205,7 +201,7 @@ def _common(kind: str, launches: Sequence[Launch], derive: Callable[[Launch], Re
 def _indexes(
     options: DoctorOptions, launch: Launch
 ) -> tuple[BlendRecipe, BuilderConfig, str | None, str | None]:
-    """Return the recipe, the builder's parameters, and the cache and the tokenizer on this machine."""
+    """Return the recipe, the builder's parameters, and the local paths of the cache and the tokenizer."""
     arguments, paths = launch.arguments, PathMapping(options.path_as)
     _require_known(launch, options)
     recipe = local_recipe(arguments, paths)
@@ -272,14 +268,14 @@ def _local_tokenizer(arguments: LaunchArguments, paths: PathMapping) -> str | No
     model = arguments.tokenizer_model
     if model is None or os.path.exists(model):
         return None
-    here = paths.inverse().map(model)
-    return here if os.path.exists(here) else None
+    local = paths.inverse().map(model)
+    return local if os.path.exists(local) else None
 
 
 def _warnings(
     launches: Sequence[Launch], subject: str, result: str, unchecked_of: Callable[[Launch], Sequence[str]]
 ) -> tuple[str, ...]:
-    """Return the warnings about what was not read of launch commands, each once."""
+    """Return the warnings about parts of launch commands that were not read, each once."""
     warnings: list[str] = []
     for launch in launches:
         warnings += [f"{undecided.reason}; {undecided.hint}" for undecided in launch.undecided_commands()]
@@ -293,11 +289,11 @@ def _warnings(
 
 
 def plan_of_launch(job: DoctorOptions, given: Mapping[str, Any]) -> tuple[ShardPlanOptions, tuple[str, ...]]:
-    """Return the options that plan a launch script's job, and warnings.
+    """Return the options of a plan for a launch script's job, and warnings.
 
     Args:
         job: The launch script.
-        given: Other options of the plan, by fields.
+        given: Options of the plan on the command line, by fields.
 
     Raises:
         UsageError: A number of the plan is unknown or invalid, an option is given that the launch command
@@ -381,10 +377,10 @@ def _require_numbers(arguments: LaunchArguments) -> None:
 def _decided(arguments: LaunchArguments, others: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of a plan that a launch command decides, by fields."""
     is_external = arguments.dataloader_type == "external"
-    # Megatron itself passes what an external loader reads on to the other ranks of a replica.
+    # Megatron broadcasts the batches of an external loader to the other ranks of a replica.
     sizes = [1 if is_external else getattr(arguments, name) or 1 for name in MODEL_SIZES]
     tensor, pipeline, context = sizes
-    # ShardPlanOptions refuses words that are no numbers.
+    # ShardPlanOptions refuses words that are not numbers.
     words = arguments.rampup_batch_size or ()
     rampup = tuple(int(word) if word.replace("_", "").isdecimal() else word for word in words)
     schedule = arguments.step_batch_size_schedule

@@ -152,7 +152,7 @@ def diagnose(
             f"({pack_words(packings.values())}), or remove all of them and {remedy}"
         )
     if arguments.data_cache_path is None and is_blend(splits):
-        # The directory is the command's default for a blend, so that the order of both does not matter.
+        # The directory is the command's default for a blend, so either step of the hint can be first.
         remedy = f"add --data-cache-path {command.output}/cache to the launch command, and {remedy}"
         message = "without --data-cache-path every rank builds the blend again at every start"
         results.append(Finding("no-cache-path", "warning", message, remedy))
@@ -194,10 +194,10 @@ def _of_launch(launch: Launch) -> Iterator[SkippedCheck]:
 
 def _given(launch: LaunchArguments) -> dict[str, Any]:
     hidden = {"unknown", "unseen", "problems"}
-    given = {field.name: getattr(launch, field.name) for field in fields(launch) if field.name not in hidden}
+    values = {field.name: getattr(launch, field.name) for field in fields(launch) if field.name not in hidden}
     return {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None and value is not False
     }
 
@@ -234,7 +234,7 @@ def _read_often(plan: SplitPlan) -> Iterator[Finding]:
 def _of_missing(
     lookups: Sequence[CacheLookup], looked_up: int, directory: str | None, remedy: str
 ) -> Iterator[Finding]:
-    """Yield the finding about missing indexes that are not explained by an option."""
+    """Yield the finding about missing indexes that no difference of an option explains."""
     if not lookups:
         return
     message, hint = f"the job will build {_sets(lookups, looked_up)}", f"build them: {remedy}"
@@ -252,7 +252,7 @@ def _of_missing(
 
 
 def _of_existing(lookups: Sequence[CacheLookup], remedy: str) -> Iterator[Finding]:
-    """Yield findings about indexes whose content differs, or is not recorded."""
+    """Yield findings about existing indexes whose content differs or is not recorded."""
     differing = [lookup for lookup in lookups if lookup.condition == "differs" and not lookup.is_unverified]
     if differing:
         reason = f"{differing[0].split} of {differing[0].name} {differing[0].reason}"
@@ -263,7 +263,7 @@ def _of_existing(lookups: Sequence[CacheLookup], remedy: str) -> Iterator[Findin
         directories = dict.fromkeys(os.path.dirname(lookup.stem) for lookup in unverified)
         commands = [f"`tokshard verify --level deep {shlex.quote(path)}`" for path in directories]
         message = f"the job will read {_sets(unverified, len(lookups))}, whose content is not recorded"
-        hint = f"build and compare them: run {listed(commands, _SHOWN_LOOKUPS)}"
+        hint = f"compare them with rebuilt ones: run {listed(commands, _SHOWN_LOOKUPS)}"
         yield Finding("cache-unverified", "note", message, hint)
 
 

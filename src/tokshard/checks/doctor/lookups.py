@@ -1,4 +1,4 @@
-"""Cache files that a job looks up, and under which tokenizer's names."""
+"""Cache files that a job looks up, and the tokenizer's identifiers in their names."""
 
 from __future__ import annotations
 
@@ -93,16 +93,16 @@ class CacheLookup(Record):
 
     @property
     def name(self) -> str:
-        """The dataset as the job names it, or the words ``the blend``."""
+        """The path prefix of the dataset in the job, or ``the blend``."""
         return "the blend" if self.prefix is None else self.prefix
 
     @property
     def stem(self) -> str:
-        """The path that the names of all its files begin with."""
+        """The path of its files without their suffixes."""
         return self.files[0].removesuffix(DESCRIPTION_SUFFIX)
 
     def is_in(self, directory: str) -> bool:
-        """Return whether all its files are in another directory."""
+        """Return whether a directory contains files of the same names."""
         return all(os.path.isfile(os.path.join(directory, os.path.basename(file))) for file in self.files)
 
     def lines(self) -> Iterator[str]:
@@ -177,38 +177,38 @@ def identifiers_of_launch(launch: LaunchArguments, version: str) -> dict[str, An
 
 
 def candidates_of_launch(launch: LaunchArguments) -> list[Candidate]:
-    """Return what each version of Megatron would say, the newest first, as far as it is known."""
-    found: dict[str, Candidate] = {}
+    """Return the identifiers that known versions of Megatron give the tokenizer, the newest first."""
+    candidates: dict[str, Candidate] = {}
     for version in reversed(MEGATRON_VERSIONS):
         try:
             identifiers = identifiers_of_launch(launch, version)
         except UsageError:
             continue
         key = repr(identifiers)
-        earlier = found[key].names.versions if key in found else ()
-        found[key] = Candidate(TokenizerNames("megatron", (*earlier, version)), identifiers)
-    return list(found.values())
+        newer = candidates[key].names.versions if key in candidates else ()
+        candidates[key] = Candidate(TokenizerNames("megatron", (*newer, version)), identifiers)
+    return list(candidates.values())
 
 
 def chosen_candidate(launch: LaunchArguments, options: DoctorOptions) -> Candidate | None:
-    """Return the identifiers that options choose for the tokenizer of a launch command; None if they do not.
+    """Return the identifiers that options specify for the tokenizer of a launch command, or None.
 
     Raises:
         UsageError: There is no preset for the version or the tokenizer, or something is missing.
         InputError: A file cannot be read.
     """
     if options.megatron is not None:
-        identifiers = identifiers_of_launch(launch, options.megatron)
-        return Candidate(TokenizerNames("megatron", (options.megatron,)), identifiers)
-    found = options.naming.identifiers()
+        named = identifiers_of_launch(launch, options.megatron)
+        return Candidate(TokenizerNames("megatron", (options.megatron,)), named)
+    identifiers = options.naming.identifiers()
     path = options.like or options.tokenizer_identifiers
-    return None if found is None else Candidate(TokenizerNames("file", path=str(path)), found)
+    return None if identifiers is None else Candidate(TokenizerNames("file", path=str(path)), identifiers)
 
 
 def may_be_of_launch(identifiers: dict[str, Any], launch: LaunchArguments) -> bool:
-    """Tell whether a tokenizer of some cache may be that of a launch command, as far as the command tells.
+    """Return whether identifiers in a cache may be those of the tokenizer of a launch command.
 
-    Neutral names, which tokshard gives where nothing is known of a job, are those of no job.
+    Neutral identifiers, which tokshard writes if the job's tokenizer was not specified, are no job's.
 
     Example:
         >>> launch = LaunchArguments(tokenizer_type="SentencePieceTokenizer", tokenizer_model="/models/a")
@@ -221,7 +221,7 @@ def may_be_of_launch(identifiers: dict[str, Any], launch: LaunchArguments) -> bo
         return False
     if launch.tokenizer_type == NULL:
         return identifiers.get("vocab_size") == str(launch.vocab_size)
-    path = identifiers.get("tokenizer_path")  # Megatron's legacy tokenizers have a list of one
+    path = identifiers.get("tokenizer_path")  # A list of one path for Megatron's legacy tokenizers.
     return launch.tokenizer_model is None or launch.tokenizer_model in (
         path if isinstance(path, list) else [path]
     )
@@ -232,7 +232,7 @@ def _switch(on: bool, off: bool) -> bool | None:  # noqa: FBT001 - two flags of 
 
 
 class CachedDescriptions:
-    """The descriptions in directories of caches, each directory read once."""
+    """The descriptions in cache directories; each directory is read once."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Hashable, list[tuple[str, Description]]]] = {}
@@ -240,8 +240,8 @@ class CachedDescriptions:
     def nearest(self, description: Description, directory: str) -> NearestDescription | None:
         """Return the description in a directory that differs least from one that is missing.
 
-        Only those of the same split and dataset are compared, else those of datasets with the same file name;
-        for a blend those of the same datasets, else all of the split.
+        Descriptions of the same split and dataset are compared, or if there are none, of datasets with the
+        same file name. For a blend, blends of the same datasets are compared, or else all of the split.
         """
         groups = self._read(directory)
         similar = next((groups[key] for key in _keys(description) if key in groups), [])
@@ -251,9 +251,7 @@ class CachedDescriptions:
             )
             for path, other in similar
         ]
-        return min(
-            compared, key=lambda near: (len(near.fields), len(near.differences), near.path), default=None
-        )
+        return min(compared, key=NearestDescription.distance, default=None)
 
     def tokenizers(self, directories: Iterable[str]) -> list[dict[str, Any]]:
         """Return the different identifiers of tokenizers in the descriptions, the most frequent first."""
@@ -282,7 +280,7 @@ class CachedDescriptions:
 
 
 def _keys(description: Description) -> tuple[Hashable, Hashable]:
-    """Return what descriptions have in common that may be compared, the more similar ones first."""
+    """Return the keys by which a description is grouped, that of the most similar ones first."""
     if isinstance(description, BlendedDescription):
         paths = tuple(dataset.dataset_path for dataset in description.datasets)
         return (description.split, paths), (description.split, description.CLASS)
@@ -300,15 +298,15 @@ class JobCache:
         self._launch = launch
 
     def likeliest(self, splits: Sequence[SplitPlan]) -> Candidate:
-        """Return the identifiers under which most files are there, else those most like some that are."""
+        """Return the identifiers with the most files in the cache, or else the most similar ones."""
         splits = _first(splits)
-        there = self._cached.tokenizers(map(self._of, _requests(splits)))
+        cached = self._cached.tokenizers(map(self._of, _requests(splits)))
         candidates = candidates_of_launch(self._launch)
-        known = [candidate.identifiers for candidate in candidates]
+        of_versions = [candidate.identifiers for candidate in candidates]
         candidates += [
             Candidate(TokenizerNames("cache"), identifiers)
-            for identifiers in there
-            if identifiers not in known and may_be_of_launch(identifiers, self._launch)
+            for identifiers in cached
+            if identifiers not in of_versions and may_be_of_launch(identifiers, self._launch)
         ]
         if not candidates:
             return Candidate(TokenizerNames("unknown"), {})
@@ -316,7 +314,7 @@ class JobCache:
             candidates,
             key=lambda candidate: (
                 self._existing([split.with_tokenizer(candidate.identifiers) for split in splits]),
-                max((_likeness(candidate.identifiers, other) for other in there), default=0),
+                max((_similarity(candidate.identifiers, other) for other in cached), default=0),
                 _is_release(candidate),
             ),
         )
@@ -329,7 +327,7 @@ class JobCache:
 
     @property
     def directory(self) -> str | None:
-        """The directory of all files on this machine; None for one beside each dataset."""
+        """The directory of all files on this machine, or None for Megatron's default next to each dataset."""
         return self._directory
 
     def lookups(self, splits: Sequence[SplitPlan]) -> list[CacheLookup]:
@@ -351,14 +349,14 @@ class JobCache:
         return lookups
 
     def packings(self, splits: Sequence[SplitPlan]) -> dict[CacheEntry, Packing | None]:
-        """Return the packing of each index that is looked up and exists; None for concatenated documents."""
-        found: dict[CacheEntry, Packing | None] = {}
+        """Return the packing of each existing index, or None if its documents are concatenated."""
+        packings: dict[CacheEntry, Packing | None] = {}
         for entry in map(self.entry, _requests(splits)):
             if os.path.isfile(entry.description_path):
                 sidecar = readable_sidecar(entry)
                 origin = None if sidecar is None else sidecar.origin
-                found[entry] = None if origin is None else origin.plan.packing
-        return found
+                packings[entry] = None if origin is None else origin.plan.packing
+        return packings
 
     def allowed_mismatches(self, lookups: Iterable[CacheLookup]) -> tuple[TokenizerMismatch, ...]:
         """Return the mismatches of tokenizers that existing entries record as allowed."""
@@ -374,7 +372,7 @@ class JobCache:
         description: Description,
         examination: Examination | None,
     ) -> CacheLookup:
-        """Return the entry as it was examined; None if its split has a defect and no expected content."""
+        """Return the lookup of an entry; without an examination, its split has a defect."""
         condition: Condition | None = None
         reason = "cannot be examined"
         if examination is not None:
@@ -397,7 +395,7 @@ class JobCache:
         return sum(os.path.isfile(self.entry(request).description_path) for request in _requests(splits))
 
     def entry(self, request: IndexRequest) -> CacheEntry:
-        """Return the files of an index; the request has the identifiers of the tokenizer."""
+        """Return the cache entry of an index."""
         return CacheEntry.of(request.description(), self._of(request))
 
     def _of(self, request: IndexRequest) -> str:
@@ -405,7 +403,7 @@ class JobCache:
 
 
 def _first(splits: Sequence[SplitPlan]) -> list[SplitPlan]:
-    """Return splits with their first indexes alone, which tell the names of all."""
+    """Return splits with their first indexes only: one tokenizer names all of them."""
     return [replace(split, requests=split.requests[:_COMPARED_INDEXES]) for split in splits]
 
 
@@ -417,8 +415,8 @@ def _is_release(candidate: Candidate) -> bool:
     return any(version[0].isdecimal() for version in candidate.names.versions)
 
 
-def _likeness(known: dict[str, Any] | None, other: dict[str, Any]) -> int:
+def _similarity(identifiers: dict[str, Any] | None, other: dict[str, Any]) -> int:
     # Fields that only one of them has count against it.
-    fields = known or {}
+    fields = identifiers or {}
     same = [name for name, value in other.items() if fields.get(name) == value]
     return len(same) - len(fields.keys() ^ other.keys())

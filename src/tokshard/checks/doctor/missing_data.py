@@ -1,4 +1,4 @@
-"""Data of a job that does not exist here: a mistake in the job's paths, or data on another machine."""
+"""Check of missing data of a job: a mistake in the job's paths, or data on another machine."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DEFAULT_NAME = "_text_document"
 def check_data_exists(
     names: Sequence[str], launch: LaunchArguments, paths: PathMapping, *, is_file: bool = False
 ) -> Result | None:
-    """Return an error or a skipped check if data of a job does not exist here, else None.
+    """Return an error or a skipped check if data of a job does not exist on this machine, or None.
 
-    Missing data is an error if an existing path is one typing mistake away, or if the job evidently runs
-    here: other data of the job, the directory of the missing data, or the job's cache directory exists.
+    Missing data is an error if its path is a typing mistake of an existing one, or if the job evidently runs
+    on this machine: other data of the job, the directory of the data, or the job's cache directory exists.
 
     Args:
         names: Path prefixes of datasets on this machine, or the path of the file that lists them.
@@ -64,5 +64,5 @@ def _meant(path: str, suffix: str) -> str | None:
 
 
 def _is_evidence(directory: str) -> bool:
-    """Return whether a directory exists here, and not merely because every machine has it."""
+    """Return whether a directory exists that not every machine has."""
     return bool(directory.strip("./")) and os.path.isdir(directory)

@@ -14,7 +14,7 @@ _MAX_PATHS = 100
 
 
 def near_path(path: str, suffix: str = "") -> str | None:
-    """Return the existing path that becomes a path by one typing mistake in some of its names, or None.
+    """Return an existing path that differs by at most one typing mistake in each name, or None.
 
     Args:
         path: A path that does not exist.
@@ -43,7 +43,7 @@ def _near_paths(directory: str, name: str, suffix: str) -> list[str]:
 
 
 def _names(directory: str, suffix: str) -> list[str]:
-    """Return the names in a directory that end with a suffix, without it; none of an unreadable one."""
+    """Return the names in a directory that end with a suffix, without the suffix."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in islice(entries, _MAX_NAMES)]

@@ -1,4 +1,4 @@
-"""Packed indexes in the cache of a job: what the job reads by them, and what its arguments must be."""
+"""Findings about packed indexes in the cache of a job and the arguments that they require."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SHOWN_SOURCES = 5
 
 
 def common_packing(packings: Iterable[Packing | None]) -> Packing | None:
-    """Return the packing of all indexes; None if they differ or are not packed.
+    """Return the packing of all indexes, or None if they differ or are not packed.
 
     Example:
         >>> common_packing([Packing(), Packing()]), common_packing([Packing(), None])
         (Packing(max_documents=None, pad_multiple=None), None)
     """
-    found = set(packings)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(packings)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def findings_of_packing(launch: LaunchArguments, splits: Sequence[SplitPlan]) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ _KINDS = {
     "exhaustive": "every sample of",
     "proportional": "proportional blend of",
 }
-# The checks without which nothing is known about the cached indexes, the first to be named first.
+# Checks that explain why no cached index was looked up, in the order of preference.
 _CHECKS_OF_CACHE = ("cache", "data", "sizes")
 
 ItemT = TypeVar("ItemT")
@@ -120,7 +120,7 @@ class DoctorReport(Document):
         return tuple(dict.fromkeys(skipped for job in self.jobs for skipped in job.skipped))
 
     def sections(self, *, verbose: bool = False) -> list[Section]:
-        """Return the verdict and the causes, with ``verbose`` followed by notes, splits and cache files."""
+        """Return the verdict and the causes; with ``verbose``, also notes, splits and cache files."""
         limit = None if verbose else _SHOWN_OF_A_KIND
         notes = [finding for finding in self.findings if not finding.is_problem]
         lookups = sum(len(job.lookups) for job in self.jobs)
@@ -137,7 +137,7 @@ class DoctorReport(Document):
         return sections
 
     def _problem_lines(self, limit: int | None) -> list[str]:
-        """Return lines about all problems and what to do: the first is the verdict."""
+        """Return the verdict, followed by the other problems and the hints."""
         problems = sorted((finding for finding in self.findings if finding.is_problem), key=_rank)
         if problems:
             first, *lines = self._finding_lines(problems, limit)
@@ -157,7 +157,7 @@ class DoctorReport(Document):
         return [f"the cache was not checked: {unchecked.reason}", *_hint(unchecked.hint)]
 
     def _finding_lines(self, findings: Iterable[Finding], limit: int | None) -> Iterator[str]:
-        """Yield the findings, those of one kind with one hint."""
+        """Yield the findings; those of one code with the same hint share it."""
         for kind, group in _grouped(findings, lambda finding: (finding.severity, finding.code, finding.hint)):
             label = _label(group[0])
             code = "" if label == _DIFFERENCE_LABEL else f"{kind[1]}: "
@@ -166,10 +166,10 @@ class DoctorReport(Document):
             yield from _hint(kind[2])
 
     def _skipped_lines(self) -> Iterator[str]:
-        """Yield the skipped checks, those with one reason together."""
+        """Yield the skipped checks; those with the same reason share a line."""
         groups = _grouped(self.skipped, lambda check: (check.reason, check.hint))
         if self.healthy and not any(job.lookups for job in self.jobs):
-            # The verdict has the reason of this one.
+            # The verdict already contains this reason.
             first = min(self.skipped, key=_rank_of_skipped)
             groups = [group for group in groups if group[0] != (first.reason, first.hint)]
         for (reason, hint), group in groups:
@@ -178,7 +178,7 @@ class DoctorReport(Document):
             yield from _hint(hint)
 
     def _where(self, result: Result) -> str:
-        """Return the jobs that a result is about; nothing if it is about all."""
+        """Return the jobs that a result concerns in parentheses, or an empty text if it concerns all."""
         titles = [job.title for job in self.jobs if result in (*job.findings, *job.skipped)]
         return "" if len(titles) == len(self.jobs) else f" ({', '.join(titles)})"
 
@@ -213,7 +213,7 @@ def _label(finding: Finding) -> str:
 
 
 def _rank(finding: Finding) -> tuple[bool, int]:
-    """Return the position of a problem: differences explain the warnings that follow from them."""
+    """Return the sort key of a problem: differences first, because they cause other warnings."""
     return finding.code != DIFFERENCE, get_args(Severity).index(finding.severity)
 
 

@@ -39,13 +39,12 @@ def option_of(name: str) -> str:
 class LaunchArguments:
     """The data arguments of a Megatron job, with Megatron's names.
 
-    Absent arguments are None (or False for a switch), and so are those with an unknown value. ``world_size``
-    is that of the launcher, if the command shows it; ``is_completed`` is set if Megatron has parsed the
-    arguments and filled in derived ones.
+    Absent arguments and those with an unknown value are None, or False for a switch. ``world_size`` is the
+    number of processes of the launcher; ``is_completed`` is set if Megatron has parsed the arguments and
+    filled in derived ones.
 
     Attributes:
-        unknown: The names of the arguments with an unknown value, and the expansions that make it unknown, as
-            they are written.
+        unknown: The names of the arguments with an unknown value, and the expansions in it, as written.
         unseen: Expansions, such as ``$@``, that may contain more arguments.
         problems: Findings about the text.
     """
@@ -135,7 +134,7 @@ class LaunchArguments:
 
     @property
     def data_parallel_size(self) -> int | None:
-        """Ranks that read different samples; None if the launcher's world size is unknown."""
+        """Ranks that read different samples, or None if the world size is unknown."""
         model = self.model_parallel_size
         return None if self.world_size is None or self.world_size % model else self.world_size // model
 
@@ -151,10 +150,10 @@ class LaunchArguments:
 
     @property
     def batch_size(self) -> int | None:
-        """The global batch size in Megatron's sums of sizes; None if unknown.
+        """The global batch size from which Megatron computes sizes, or None if unknown.
 
-        Without ``--global-batch-size``, and so always with a step schedule, it is one micro-batch for
-        each data-parallel rank.
+        Without ``--global-batch-size``, and therefore with a step schedule, it is one micro-batch for each
+        data-parallel rank.
         """
         if self.global_batch_size is not None:
             return self.global_batch_size
@@ -181,8 +180,8 @@ class LaunchArguments:
         if not self.train_iters and self.train_samples and self.step_batch_size_schedule is not None:
             samples = min(self.train_samples, MAX_SAMPLES)
             timeline = self.step_schedule().timeline(1, stop=samples)
-            given["train_iters"] = int(timeline.step_of(samples - 1)) + 1  # may be partial
-        if self.eval_interval is None:  # a finding says which versions do not start without it
+            given["train_iters"] = int(timeline.step_of(samples - 1)) + 1  # The last one may be partial.
+        if self.eval_interval is None:  # A finding names the versions that require it.
             given["eval_interval"] = megatron_rules.EVAL_INTERVAL
         return TrainingOptions(**given | {"global_batch_size": batch})
 
@@ -196,14 +195,14 @@ class LaunchArguments:
             UsageError: A required argument is missing or out of range.
         """
         words = (self.phase_transition_iterations or "").replace(" ", "").split(",")
-        phases = sorted(_whole("--phase-transition-iterations", word) for word in words if word)
+        phases = sorted(_integer("--phase-transition-iterations", word) for word in words if word)
         return self.training().sizes(megatron, phases=phases, iteration=self.iteration or 0)
 
     def step_schedule(self) -> BatchSchedule:
         """Return the schedule of ``--step-batch-size-schedule``.
 
         Raises:
-            UsageError: It is absent or invalid.
+            UsageError: The schedule is absent or invalid.
         """
         return BatchSchedule.parse(self.step_batch_size_schedule or "", self.seq_length or None)
 
@@ -243,7 +242,7 @@ def _unknown_value(option: str, written: str) -> Unknown:
     return Unknown.depending_on([written], f"{option} depends on {written}")
 
 
-def _whole(option: str, text: str) -> int:
+def _integer(option: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A launch command: its program, its arguments about data, and what is known of both."""
+"""A launch command: its program and its data arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokshard.checks.doctor.shell.values import Word
 from tokshard.core.formatting import listed
 
 _SHOWN_SCRIPTS = 5
-# Real commands have a third of them.
+# Real commands have a third of this number.
 _MOST_OPTIONS = 1000
 
 
@@ -24,7 +24,7 @@ class Launch:
     """One launch command of a training job.
 
     Attributes:
-        arguments: Its arguments about data.
+        arguments: Its data arguments.
         program: The program that it starts, as written, or None.
         others: Its other options by their names in Megatron, and the text of their first operand.
         words: The command as it was understood; empty for a log or a file of arguments.
@@ -75,12 +75,12 @@ def launch_of_words(
     wrappers: Sequence[Word] = (),
     variables: Mapping[str, str] | None = None,
 ) -> Launch:
-    """Return the launch command that words are.
+    """Parse the words of a launch command.
 
     Args:
         words: The command.
         wrappers: The words of the wrappers that run it.
-        variables: Known variables of the job scheduler.
+        variables: Variables of the job scheduler.
 
     Example:
         >>> launch = launch_of_words([Word("torchrun"), Word("pretrain_gpt.py"), Word("--seed=7")])

@@ -12,9 +12,9 @@ LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.l
 
 _MPI = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun"})
 _SRUN = frozenset({"srun"})
-# They start processes by a configuration of their own, also those that srun or mpirun starts.
+# Launchers with their own configuration of processes, also if srun or mpirun starts them.
 _OTHERS = frozenset({"accelerate", "aprun", "deepspeed", "horovodrun", "jsrun", "pdsh", "ray"})
-# Programs that a launcher starts; the options after them are their own.
+# Programs that a launcher starts; options after their names are not the launcher's.
 _STARTED = frozenset({"nice", "numactl", "taskset", "env", "docker", "podman", "singularity", "apptainer"})
 _STARTED |= frozenset({"bash", "sh", "timeout", "stdbuf", "nsys"})
 _PAIRS = frozenset({"mca", "gmca", "genv", "env", "prtemca"})  # mpirun's options with two values
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"0*[1-9][0-9]{0,8}")
 _ATTACHED = re.compile(r"-([nN])(\d+)")
 
 WorldSize = int | str | None
-"""A number of processes; the expansion, value or launcher that it depends on; None without a launcher."""
+"""A number of processes, the expansion, value or launcher that decides it, or None without a launcher."""
 
 
 def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldSize:
@@ -30,7 +30,7 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
 
     Args:
         words: The launcher and its wrappers.
-        variables: Known variables of the job scheduler.
+        variables: Variables of the job scheduler.
 
     Example:
         >>> world_size_of([Word(text) for text in "torchrun --nproc-per-node 8 --nnodes=4".split()], {})
@@ -57,7 +57,7 @@ def world_size_of(words: Sequence[Word], variables: Mapping[str, str]) -> WorldS
 
 
 def _after(words: Sequence[Word], names: frozenset[str]) -> Sequence[Word] | None:
-    """Return the words between a launcher and the program that it starts; None without such a launcher."""
+    """Return the words between one of several launchers and the program that it starts, or None."""
     start = next((at + 1 for at, word in enumerate(words) if _name(word) in names), None)
     if start is None:
         return None
@@ -93,7 +93,7 @@ class _Options:
     """The options of a launcher.
 
     Attributes:
-        values: The values by names without hyphens; unknown if only some alternatives of a word set them.
+        values: The values by names without hyphens, unknown if only some alternatives of a word set them.
         hidden: An expansion that may contain more options, or None.
     """
 

@@ -1,4 +1,4 @@
-"""Options that no version of Megatron-LM has, and values that are none of an option's choices."""
+"""Check of option names and choices against those of all versions and forks of Megatron-LM."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class KnownOptions:
     """The options of Megatron-LM and its forks, as ``scripts/megatron_options`` has read them.
 
     Attributes:
-        choices: The choices of all options, by names without hyphens; none if an option takes any value.
-        training: Those of Megatron-LM's own training arguments.
+        choices: The choices of each option by its name without hyphens, empty if it takes any value.
+        training: The same for the options of Megatron-LM's own training programs.
     """
 
     choices: Mapping[str, frozenset[str]]
@@ -49,26 +49,26 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
     """Check the names of options, and their values if they have choices.
 
     Args:
-        options: For each option of a command, its name without the leading hyphens, and its first operand.
+        options: The name without leading hyphens and the first operand of each option of a command.
 
     Example:
         >>> [finding.message for finding in check_options([("seq-lenght", Word("8")), ("bf16", None)])]
         ['--seq-lenght is not an option of Megatron; did you mean --seq-length?']
     """
-    known = known_options()
+    choices_of = known_options().choices
     with_underscores: dict[str, str] = {}
     others: dict[str, None] = {}
-    # A fork whose own options have underscores may have others.
+    # A fork with one option of its own that is spelled with underscores may have more of them.
     has_underscores = any(
-        "_" in name and name not in known.choices and not intended_option(name) for name, _ in options
+        "_" in name and name not in choices_of and not intended_option(name) for name, _ in options
     )
     for name, operand in dict(options).items():
         intended = intended_option(name)
         has_only_underscores = intended == name.replace("_", "-")
         if has_only_underscores and (not has_underscores or name in KINDS):
             with_underscores[f"--{name}"] = f"--{intended}"
-        elif name in known.choices:
-            yield from _check_choice(name, operand, known.choices[name])
+        elif name in choices_of:
+            yield from _check_choice(name, operand, choices_of[name])
         elif intended is not None and not has_only_underscores:
             message = f"--{name} is not an option of Megatron; did you mean --{intended}?"
             yield Finding("unknown-option", "error", message, f"write --{intended}")
@@ -102,7 +102,7 @@ def _check_choice(name: str, operand: Word | None, choices: frozenset[str]) -> I
 
 @lru_cache(4096)
 def intended_option(name: str) -> str | None:
-    """Return the option that a name is a typing mistake or an abbreviation of; None if it is none.
+    """Return the option of which a name is a typing mistake or an abbreviation, or None.
 
     Example:
         >>> intended_option("train_iters"), intended_option("train-iter"), intended_option("train-iters")

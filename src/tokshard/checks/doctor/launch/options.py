@@ -28,12 +28,12 @@ class ParsedOptions:
     """The options of a command.
 
     Attributes:
-        values: Arguments about data, by Megatron's names.
-        unknown: Those whose value is unknown, and the expansion that makes it unknown.
+        values: Data arguments by Megatron's names.
+        unknown: Data arguments with an unknown value, and the expansion in it.
         unseen: Expansions that may contain more options.
         problems: Findings about options that Megatron does not accept.
         others: All other options by their names (without hyphens), and the text of their first operand.
-        given: All options as they are spelled, without the leading hyphens, and their first operands.
+        given: All options as spelled, without leading hyphens, and their first operands.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def count_options(words: Sequence[Word]) -> int:
 def parse_options(words: Sequence[Word]) -> ParsedOptions:
     """Parse the words of a command after its program.
 
-    Of an option given twice the last one counts, as for argparse. A value that cannot be read is unknown.
+    The last one of repeated options counts, as in argparse. A value that cannot be read is unknown.
 
     Example:
         >>> parse_options([Word("--seq-length"), Word("8"), Word("--data-path"), Word("a")]).values
@@ -84,7 +84,7 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
             parsed.others[name.replace("-", "_")] = operands[0].text if operands else ""
         for operand in operands:
             for piece in operand.value:
-                # A value of the script, which may be more than a value of this option.
+                # A value of the script, which may contain more options.
                 if piece.is_open and piece.reasons and (piece.choices or len(operand.value) == 1):
                     _add_hidden(parsed, word_of((piece,)))
         at += 1 if "=" in word.text or not operands else 1 + len(operands)
@@ -94,7 +94,7 @@ def parse_options(words: Sequence[Word]) -> ParsedOptions:
 
 
 def _add_hidden(parsed: ParsedOptions, word: Word) -> None:
-    """Add the options that a word may stand for: those that it may contain are unknown."""
+    """Record that the options that a word may expand to are unknown."""
     choices = [parse_options(words) for words in word.choices()]
     if not choices:
         parsed.unseen.append(", ".join(word.unknown) or word.text)
@@ -160,7 +160,7 @@ def _ends_operands(words: Sequence[Word], at: int, *, is_first: bool, is_known: 
 
 
 def _begins_with_option(words: Sequence[Word]) -> bool:
-    """Return whether no operand comes before the first option, whatever undecided words stand for."""
+    """Return whether an option precedes all operands, whatever undecided words expand to."""
     if not words or _is_option(words[0].text):
         return True
     choices = words[0].choices() if words[0].is_open else []
@@ -168,7 +168,7 @@ def _begins_with_option(words: Sequence[Word]) -> bool:
 
 
 def _is_option(text: str) -> bool:
-    # As argparse decides: not a lone hyphen, a negative number, or a text with blanks.
+    # As in argparse: not a lone hyphen, a negative number, or a text with spaces.
     if _OPTION_WITH_VALUE.match(text):
         return True
     return len(text) > 1 and text[0] == "-" and " " not in text and not _NEGATIVE_NUMBER.fullmatch(text)

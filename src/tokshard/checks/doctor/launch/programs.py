@@ -79,17 +79,17 @@ def is_training_program(name: str) -> bool:
 
 
 def is_other_program(name: str) -> bool:
-    """Return whether a program prepares, converts or serves something, and trains nothing."""
+    """Return whether a program is named like one that does not train."""
     return _NOT_JOBS.search(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Data of a job that is not read as GPT's samples of Megatron.
+    """Data of a job that is not checked.
 
     Attributes:
-        reason: A sentence that states why.
-        has_other_names_only: Whether the samples are GPT's, and only the files of the cache have other names.
+        reason: The reason, a sentence.
+        has_other_names_only: Whether the job reads GPT's samples, but names its cache files differently.
     """
 
     reason: str
@@ -97,7 +97,7 @@ class Unsupported:
 
 
 def unsupported_data(launch: Launch) -> Unsupported | None:
-    """Return the reason why the data of a job is not read as GPT's; None if it is."""
+    """Return the reason why the data of a job is not checked, or None."""
     name, arguments = launch.program_name, launch.arguments
     samples = _OTHER_SAMPLES.get(name)
     if samples is not None:
@@ -113,7 +113,7 @@ def unsupported_data(launch: Launch) -> Unsupported | None:
 
 
 def fork_of(launch: Launch) -> str | None:
-    """Return the fork of Megatron with other names of cache files that has the options of a job, or None."""
+    """Return the fork of Megatron with other cache file names to which options of a job belong, or None."""
     return next((fork for option, fork in _FORKS.items() if option in launch.others), None)
 
 

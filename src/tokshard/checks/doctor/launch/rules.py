@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tokshard.checks.doctor.launch.arguments import (
-    DATA_ARGUMENTS,
-    MODEL_SIZES,
-    LaunchArguments,
-    option_of,
-)
+from tokshard.checks.doctor.launch.arguments import DATA_ARGUMENTS, MODEL_SIZES, LaunchArguments, option_of
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import fork_of, unsupported_data
 from tokshard.checks.doctor.launch.unknown import NO_WORLD_SIZE, SkippedCheck, Unknown
@@ -20,7 +15,7 @@ from tokshard.core.megatron_rules import is_at_least, known_version
 from tokshard.errors import UsageError
 from tokshard.samples.index.splits import parse_split
 
-# Options with which a job reads other data than its data arguments name.
+# Arguments with which a job does not read the datasets of its data arguments.
 _OTHER_DATA = ("mock_data", "sft")
 _INDEXING = (
     "split",
@@ -48,7 +43,7 @@ Result = Finding | SkippedCheck
 
 
 def check_launch(launch: Launch, megatron: str | None = None) -> list[Result]:
-    """Check the arguments of a launch command: all of them if the job reads GPT's samples.
+    """Check the arguments of a launch command, including data arguments if the job reads GPT's samples.
 
     Args:
         launch: The launch command.
@@ -71,7 +66,7 @@ def check_arguments(
     Args:
         launch: The arguments of the job.
         megatron: The version of Megatron Core, if it is known.
-        is_fork: Whether the job's program is of a fork that has left Megatron before version 0.16.
+        is_fork: Whether the job's program belongs to a fork of a Megatron version before 0.16.
 
     Returns:
         Findings, and the checks that were skipped because arguments are unknown.
@@ -105,7 +100,7 @@ def check_processes(launch: LaunchArguments, megatron: str | None = None) -> lis
 
 
 def unknown_sizes(launch: LaunchArguments) -> Unknown | None:
-    """Return the value that the numbers of samples depend on; None if all arguments for them are known."""
+    """Return the unknown value that decides the numbers of samples, or None."""
     names: tuple[str, ...] = (*_SIZES, "global_batch_size")
     if launch.global_batch_size is None:
         names += ("micro_batch_size", "world_size", *MODEL_SIZES)
@@ -125,7 +120,7 @@ def unknown_sizes(launch: LaunchArguments) -> Unknown | None:
 
 
 def unknown_data(launch: LaunchArguments) -> Unknown | None:
-    """Return the value that the datasets of a job depend on; None if they are known or absent."""
+    """Return the unknown value that decides the datasets of a job, or None."""
     unknown = launch.unknown_value(*DATA_ARGUMENTS, *_OTHER_DATA, *_INDEXING)
     if unknown is not None:
         return unknown
@@ -136,7 +131,7 @@ def unknown_data(launch: LaunchArguments) -> Unknown | None:
 
 
 def unknown_names(launch: LaunchArguments) -> Unknown | None:
-    """Return the value that the names of cache files depend on; None if the tokenizer is known."""
+    """Return the unknown value that decides the tokenizer's identifiers, or None."""
     names = ("vocab_size", *_NULL_IDS) if launch.tokenizer_type == "NullTokenizer" else _TOKENIZER
     unknown = launch.unknown_value("tokenizer_type", *names)
     if unknown is None and launch.tokenizer_type is None and launch.tokenizer_model is None:
@@ -191,7 +186,7 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
         yield unknown.skipped("batch-size")
         return
     ranks = launch.data_parallel_size
-    # More model-parallel ranks may divide the batch.
+    # Hidden model-parallel sizes may make the batch divisible.
     has_sizes = all(getattr(launch, name) is not None for name in MODEL_SIZES)
     hidden = None if has_sizes else launch.hidden_arguments()
     eval_batch = launch.eval_global_batch_size or (launch.eval_micro_batch_size and batch)

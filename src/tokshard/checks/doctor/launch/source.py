@@ -15,8 +15,6 @@ from tokshard.storage.reading import read_small_file
 
 _SHELLS = frozenset({"bash", "sh", "sbatch"})
 _OPERATORS = frozenset(";&|<>$`(){}\n")
-
-
 _SCRIPT_HINT = "pass a file with the launch command, or the command itself"
 
 
@@ -44,7 +42,7 @@ def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
         return _read_file(path, parameters, variables)
     is_option = words[0].startswith("--") and not re.search(r"\s", words[0])
     if len(words) != 1 or is_option:
-        # The launcher of a script in which doctor takes the place of the program has set it.
+        # A script in which doctor replaces the program may export it.
         is_program = re.match(r"--|(?:.*/)?python[0-9.]*$|.*\.py$", words[0])
         environment = (
             {"WORLD_SIZE": os.environ["WORLD_SIZE"]} if is_program and "WORLD_SIZE" in os.environ else {}
@@ -54,21 +52,17 @@ def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
     if is_file(text):
         return _read_file(text, None, variables)
     if "\n" not in text and " " not in text.strip():
-        raise MissingFileError(
-            f"launch script not found: {text}",
-            path=text,
-            hint=_SCRIPT_HINT,
-        )
+        raise MissingFileError(f"launch script not found: {text}", path=text, hint=_SCRIPT_HINT)
     return read_launches(text, variables=variables)
 
 
 def is_file(text: str) -> bool:
-    """Return whether this is the path of a file, and no command."""
+    """Return whether a text is the path of a file, not a command."""
     return "\n" not in text and os.path.lexists(text)
 
 
 def script_call(words: tuple[str, ...]) -> list[str] | None:
-    """Return the path and the parameters if this is the call of a script, in words or in one text, else None.
+    """Return the path and the parameters of the script that words or a text call, or None.
 
     Example:
         >>> script_call(("torchrun pretrain_gpt.py --seed 1",)) is None

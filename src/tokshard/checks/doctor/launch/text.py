@@ -57,16 +57,16 @@ def read_launches(
 
     Args:
         text: The text.
-        parameters: Positional parameters of the script; None if they are unknown.
+        parameters: Positional parameters of the script, or None if they are unknown.
         variables: Variables of its environment; all others are unknown.
         path: The file that contains the text.
 
     Returns:
-        The launch commands in the order of the text. Those with equal arguments are one.
+        The launch commands in the order of the text, without repetitions.
 
     Raises:
-        UsageError: It contains no launch command, or an unknown value decides which of several runs.
-        IntegrityError: It is JSON with a syntax error.
+        UsageError: The text contains no launch command, or an unknown value decides which of several runs.
+        IntegrityError: The text is JSON with a syntax error.
 
     Example:
         >>> text = "torchrun --nproc-per-node 8 pretrain_gpt.py --data-path a b --seed=7"
@@ -95,7 +95,7 @@ def read_launch_words(words: Sequence[str], variables: Mapping[str, str] | None 
     Words are literal, but a pasted ``"$@"`` or ``${NAME[@]}`` that no shell has replaced is unknown.
 
     Raises:
-        UsageError: It contains no launch command.
+        UsageError: The words contain no launch command.
     """
     if words[0].startswith("--"):
         command = ShellCommand(tuple(map(_literal_word, words)), (), 1)
@@ -126,7 +126,7 @@ def choose_launches(reading: ShellReading, variables: Mapping[str, str], name: s
     """Return the launch commands among those that a script runs.
 
     Raises:
-        UsageError: There are none, or it is unknown which of several runs.
+        UsageError: There is no launch command, or an unknown value decides which of several runs.
     """
     commands = reading.commands
     if commands and commands[0].words and commands[0].words[0].text.startswith("--"):
@@ -152,7 +152,7 @@ def choose_launches(reading: ShellReading, variables: Mapping[str, str], name: s
 
 
 def _decided(launches: list[Launch]) -> tuple[Launch, ...]:
-    """Return the launch commands that run under no undecided condition, or the only one.
+    """Return the launch commands under no undecided condition, or the only launch command.
 
     Raises:
         UsageError: An undecided condition decides which of several commands runs.

@@ -15,9 +15,9 @@ _HINT = "pass the launch command with this value, or the log of an earlier run o
 
 @dataclass(frozen=True, slots=True)
 class SkippedCheck(Record):
-    """A check that was not possible.
+    """A check that was skipped because a value is unknown.
 
-    ``variables`` are the variables that ``--set`` has to set for it.
+    ``variables`` are the variables to pass with ``--set``.
     """
 
     check: str
@@ -31,10 +31,10 @@ class Unknown:
     """A value that a launch command does not determine.
 
     Attributes:
-        reason: A sentence that names what it depends on.
-        hint: An instruction to supply it.
-        variables: The variables that ``--set`` has to set.
-        has_parameters: Whether it depends on parameters of the script, which are passed after its name.
+        reason: A sentence that names the variables or expansions in it.
+        hint: An instruction to supply the value.
+        variables: The variables to pass with ``--set``.
+        has_parameters: Whether the value depends on parameters of the script.
     """
 
     reason: str
@@ -44,7 +44,7 @@ class Unknown:
 
     @classmethod
     def depending_on(cls, expansions: Iterable[str], reason: str, hint: str = _HINT) -> Unknown:
-        """Return a value that depends on expansions of a script; ``hint`` is used if none can be passed.
+        """Return a value that depends on expansions; ``hint`` applies if no option can supply it.
 
         Example:
             >>> Unknown.depending_on(["${A:-}", "$1"], "--seed depends on ${A:-} and $1").hint

@@ -27,7 +27,7 @@ _ALIASES = {"special_tokens": "tokenizer_special_tokens", "metadata_path": "toke
 
 
 def printed_values(text: str) -> dict[str, Any]:
-    """Return the arguments that Megatron has printed in a log; none if the text is no log."""
+    """Return the arguments that Megatron has printed in a log."""
     lines = (line for line in text.splitlines() if not _IN_SCRIPT.match(line))
     printed = {match[1]: _literal(match[2].strip()) for match in map(_LOG_LINE.search, lines) if match}
     return printed if len(printed.keys() & _KINDS.keys()) >= _FEWEST_PRINTED else {}
@@ -37,7 +37,7 @@ def yaml_values(text: str, name: str) -> dict[str, Any]:
     """Return the arguments of a file for ``--yaml-cfg``.
 
     Raises:
-        UsageError: It is not a YAML object.
+        UsageError: The file is too long or is not a YAML object.
     """
     import yaml
 
@@ -50,7 +50,7 @@ def yaml_values(text: str, name: str) -> dict[str, Any]:
         raise UsageError(f"{name} is not valid YAML: {reason}", hint=HINT) from None
     if not isinstance(values, dict):
         raise UsageError(f"{name} is not a YAML object of arguments", hint=HINT)
-    # Megatron merges two sections into the whole; others stay apart.
+    # Megatron merges the keys of these sections into the top level.
     for section in _SECTIONS:
         inner = values.pop(section, None)
         values |= inner if isinstance(inner, dict) else {}
@@ -61,10 +61,10 @@ def yaml_values(text: str, name: str) -> dict[str, Any]:
 
 
 def launch_of_values(values: Mapping[str, Any], name: str) -> Launch:
-    """Return the launch command with the arguments of Megatron's namespace; those that are None are absent.
+    """Return the launch command with the arguments of Megatron's namespace; None counts as absent.
 
     Raises:
-        UsageError: An argument about data has a value of another type, or there is none.
+        UsageError: A data argument has a value of another type, or there is no data argument.
     """
     named = {_ALIASES.get(key, key): value for key, value in values.items()}
     given = {key: _checked(key, value) for key, value in named.items() if key in _KINDS and value is not None}
@@ -73,7 +73,7 @@ def launch_of_values(values: Mapping[str, Any], name: str) -> Launch:
     if not given:
         raise UsageError(NOTHING.format(name), hint=HINT)
     others = {
-        # Objects in objects may be endless in YAML.
+        # YAML aliases can nest objects without end.
         key: str(value) if isinstance(value, str | int | float) and value is not True else ""
         for key, value in named.items()
         if key not in _KINDS and value not in (None, False, [])
@@ -82,7 +82,7 @@ def launch_of_values(values: Mapping[str, Any], name: str) -> Launch:
 
 
 def _literal(text: str) -> Any:
-    # Megatron printed the value with ``str``; what is not a literal is a text.
+    # Megatron prints values with ``str``; any text that is not a literal was a string.
     try:
         return ast.literal_eval(text) if len(text) <= _MAX_LITERAL else text
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
