@@ -77,7 +77,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}%"
 
 
-def listed(items: Sequence[object], limit: int) -> str:
+def listed(items: Sequence[object], limit: int = 5) -> str:
     """Return a comma-separated list, truncated to ``limit`` items.
 
     Example:

@@ -42,7 +42,6 @@ from tokshard.samples.blend.plan import SplitPlan, shortfall_of
 from tokshard.samples.index.options import IndexRequest
 from tokshard.samples.index.packing import Packing, pack_words
 
-_SHOWN_SOURCES = 5
 _SHOWN_LOOKUPS = 3
 _COMMAND = "the launch command"
 
@@ -227,7 +226,7 @@ def _read_often(plan: SplitPlan) -> Iterator[Finding]:
     times = dict(zip(paths, plan.epochs_read, strict=True))
     often = sorted((path for path in times if times[path] > 1), key=lambda path: -times[path])
     if often:
-        reads = listed([f"{path} {times[path]:.2f} times" for path in often], _SHOWN_SOURCES)
+        reads = listed([f"{path} {times[path]:.2f} times" for path in often])
         yield Finding("epochs", "note", f"{plan.name} reads {reads}")
 
 
@@ -245,7 +244,7 @@ def _of_missing(
             content = _sets(cached, len(lookups)) if cached else "none of them"
             hint = f"did you mean {near}? It has {content}. Otherwise {hint}"
     elif (nearest := lookups[0].nearest) is not None and nearest.fields:
-        message += f"; the most similar one differs in {listed(nearest.fields, _SHOWN_SOURCES)}"
+        message += f"; the most similar one differs in {listed(nearest.fields)}"
     elif nearest is not None:
         message += f": {lookups[0].split} of {lookups[0].name} {lookups[0].reason}"
     yield Finding("cache-missing", "warning", message, hint)

@@ -14,7 +14,7 @@ from tokshard.core.formatting import count, counted, listed
 from tokshard.core.path_mapping import PathMapping
 from tokshard.storage.paths import IDX_SUFFIX, is_remote, strip_data_suffix
 
-_SHOWN_SOURCES = 5
+_MAX_SUGGESTIONS = 5
 # The name that Megatron's preprocess_data.py appends to --output-prefix.
 _DEFAULT_NAME = "_text_document"
 
@@ -38,12 +38,12 @@ def check_data_exists(
     missing = [path for path in local if not os.path.exists(path + suffix)]
     if not missing:
         return None
-    meant = [near for path in missing[:_SHOWN_SOURCES] if (near := _meant(path, suffix)) is not None]
+    meant = [near for path in missing[:_MAX_SUGGESTIONS] if (near := _meant(path, suffix)) is not None]
     directories = [os.path.dirname(path) for path in missing]
     if launch.data_cache_path is not None:
         directories.append(paths.inverse().map(launch.data_cache_path))
     runs_here = len(missing) < len(local) or any(map(_is_evidence, dict.fromkeys(directories)))
-    listing = listed(missing, _SHOWN_SOURCES)
+    listing = listed(missing)
     if not (meant or runs_here):
         hint = "run doctor where the data is, or pass --path-as LOCAL=TRAINING"
         return SkippedCheck("cache", f"the data is not on this machine: {listing}", hint)

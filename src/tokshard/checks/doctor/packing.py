@@ -10,8 +10,6 @@ from tokshard.core.formatting import listed
 from tokshard.samples.blend.plan import SplitPlan
 from tokshard.samples.index.packing import Packing
 
-_SHOWN_SOURCES = 5
-
 
 def common_packing(packings: Iterable[Packing | None]) -> Packing | None:
     """Return the packing of all indexes, or None if they differ or are not packed.
@@ -37,7 +35,7 @@ def findings_of_packing(launch: LaunchArguments, splits: Sequence[SplitPlan]) ->
             packing_of.setdefault(request.prefix, request.packing)
     if not packing_of:
         return
-    names = listed(list(packing_of), _SHOWN_SOURCES)
+    names = listed(list(packing_of))
     if launch.dataloader_defer_npy_index_mmap:
         yield Finding(
             "packed-deferred",

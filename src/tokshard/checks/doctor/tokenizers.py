@@ -20,7 +20,6 @@ from tokshard.samples.index.identifiers import HUGGING_FACE, NULL
 from tokshard.samples.index.tokenizer_check import check_tokenizers, job_tokenizer
 
 _UNREADABLE = (InputError, IntegrityError, StorageError)
-_SHOWN_SOURCES = 5
 _GPT2 = "GPT2BPETokenizer"
 _COMPARED = (HUGGING_FACE, _GPT2, "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer")
 _RETOKENIZE = "tokenize all data with the job's tokenizer and one --eod"
@@ -128,7 +127,7 @@ def _beyond_embedding(size: int | None, datasets: Mapping[str, DatasetTokenizer]
         yield Finding(
             "vocabulary-size",
             "error",
-            f"{subject.format(listed(beyond, _SHOWN_SOURCES))} ids up to {max(largest.values())}, but the "
+            f"{subject.format(listed(beyond))} ids up to {max(largest.values())}, but the "
             f"padded vocabulary of the job has {size} ids",
             "increase --padded-vocab-size, or leave it out",
         )

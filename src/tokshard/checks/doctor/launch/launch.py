@@ -14,7 +14,6 @@ from tokshard.checks.doctor.launch.unknown import Unknown
 from tokshard.checks.doctor.shell.values import Word
 from tokshard.core.formatting import listed
 
-_SHOWN_SCRIPTS = 5
 # Real commands have a third of this number.
 _MOST_OPTIONS = 1000
 
@@ -60,7 +59,7 @@ class Launch:
         """Return the scripts that were not found and may set variables, or None."""
         if not self.unread:
             return None
-        scripts = listed(self.unread, _SHOWN_SCRIPTS)
+        scripts = listed(self.unread)
         reason = f"not found: {scripts}; they may set variables or start jobs"
         return Unknown(reason, "run doctor on a machine and in a directory where the script finds them")
 
