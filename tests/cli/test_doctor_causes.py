@@ -66,7 +66,7 @@ def test_a_mistake_is_the_first_line_of_at_most_fifteen(workshop, before, after,
     assert lines[-1].startswith("--verbose lists ")
 
 
-def test_a_cache_directory_that_is_not_there_is_named_with_a_near_one(workshop):
+def test_missing_cache_directory_is_named_with_a_similar_one(workshop):
     lines = diagnosed(workshop, "--data-cache-path cache", "--data-cache-path cahce")
     assert lines[0] == (
         "1 warning: cache-missing: cache directory not found: cahce; the job will build all 6 indexes"
@@ -84,6 +84,16 @@ def test_the_hint_of_a_difference_builds_the_indexes(workshop):
     command = hint.partition("`tokshard ")[2].partition("`")[0]
     assert run(*shlex.split(command)).returncode == 0
     assert run("doctor", "train.sh").returncode == 0
+
+
+def test_hint_repeats_the_world_size_of_the_environment(workshop, monkeypatch):
+    text = SCRIPT.partition("pretrain_gpt.py")[2].replace("\\\n", "")
+    text = text.replace("--global-batch-size 8", "").replace("42", "7")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    hint = run("doctor", "--", *shlex.split(text)).stdout.splitlines()[1]
+    monkeypatch.delenv("WORLD_SIZE")
+    command = hint.partition("`tokshard ")[2].partition("`")[0]
+    assert run(*shlex.split(command)).returncode == 0
 
 
 DATA = "0.7 data/web 0.3 data/code"

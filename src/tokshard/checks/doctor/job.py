@@ -19,7 +19,7 @@ from tokshard.checks.doctor.launch.arguments import LaunchArguments
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.programs import unchecked_options, unsupported_data
 from tokshard.checks.doctor.launch.rules import Result, check_launch, unknown_names
-from tokshard.checks.doctor.launch.source import is_file, read_job, script_call
+from tokshard.checks.doctor.launch.source import is_file, read_job, script_call, with_environment
 from tokshard.checks.doctor.launch.unknown import SkippedCheck
 from tokshard.checks.doctor.lookups import (
     CacheLookup,
@@ -57,7 +57,7 @@ def doctor(job: str | os.PathLike[str] | DoctorOptions) -> DoctorReport:
         InputError: A file cannot be read.
         StorageError: The cache cannot be read.
     """
-    options = job if isinstance(job, DoctorOptions) else DoctorOptions(launch=job)
+    options = with_environment(job if isinstance(job, DoctorOptions) else DoctorOptions(launch=job))
     launches = read_job(options)
     jobs = [
         diagnose(

@@ -40,20 +40,29 @@ def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
     if (call := script_call(words)) is not None:
         path, *parameters = call
         return _read_file(path, parameters, variables)
-    is_option = words[0].startswith("--") and not re.search(r"\s", words[0])
-    if len(words) != 1 or is_option:
-        # A script in which doctor replaces the program may export it.
-        is_program = re.match(r"--|(?:.*/)?python[0-9.]*$|.*\.py$", words[0])
-        environment = (
-            {"WORLD_SIZE": os.environ["WORLD_SIZE"]} if is_program and "WORLD_SIZE" in os.environ else {}
-        )
-        return read_launch_words(words, environment | variables)
+    if len(words) != 1 or _is_option(words[0]):
+        return read_launch_words(words, variables)
     (text,) = words
     if is_file(text):
         return _read_file(text, None, variables)
     if "\n" not in text and " " not in text.strip():
         raise MissingFileError(f"launch script not found: {text}", path=text, hint=_SCRIPT_HINT)
     return read_launches(text, variables=variables)
+
+
+def with_environment(options: DoctorOptions) -> DoctorOptions:
+    """Return options with the ``WORLD_SIZE`` of the environment if doctor replaces a program in a script."""
+    words = options.launch_words
+    is_program = re.match(r"--|(?:.*/)?python[0-9.]*$|.*\.py$", words[0]) is not None
+    is_replacement = is_program and (len(words) != 1 or _is_option(words[0]))
+    size = os.environ.get("WORLD_SIZE")
+    if not is_replacement or size is None or "WORLD_SIZE" in dict(options.variables):
+        return options
+    return replace(options, variables=(*options.variables, ("WORLD_SIZE", size)))
+
+
+def _is_option(text: str) -> bool:
+    return text.startswith("--") and not re.search(r"\s", text)
 
 
 def is_file(text: str) -> bool:
