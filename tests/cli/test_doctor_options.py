@@ -33,7 +33,7 @@ def workshop(tmp_path, monkeypatch):
         (("--train-iters", 9, "--dataloader-type", "singel"), "invalid-choice", "did you mean single?"),
     ],
 )
-def test_what_megatron_refuses_is_an_error_also_with_mock_data(workshop, data, options, code, message):
+def test_invalid_options_are_errors_with_mock_data(workshop, data, options, code, message):
     done = run("doctor", "--json", *COMMAND, *data, *options)
     assert done.returncode == 1
     (job,) = done.json["jobs"]

@@ -93,7 +93,7 @@ def test_underscores_are_reported_once_for_all_options():
     assert problem.hint == "write --micro-batch-size, --lr-decay-style"
 
 
-def test_underscores_of_a_fork_that_writes_its_own_options_so_are_a_note():
+def test_underscores_of_a_fork_with_such_options_are_a_note():
     (note,) = problems("--wandb_entity me --wandb_logger_of_ours --bf16")
     assert (note.code, note.severity) == ("other-options", "note")
     assert "--wandb_entity, --wandb_logger_of_ours" in note.message
@@ -108,7 +108,7 @@ def test_all_options_about_data_are_listed():
 
 
 @pytest.mark.parametrize("option", ["--train-sample 9", "--train_samples 9"])
-def test_option_that_is_intended_is_unknown(option):
+def test_value_of_a_mistyped_option_is_unknown(option):
     (launch,) = read_launches(f"torchrun pretrain_gpt.py --seed 1 {option}")
     written = option.split()[0]
     assert launch.arguments.unknown == (("train_samples", written),)
