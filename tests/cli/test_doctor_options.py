@@ -53,6 +53,11 @@ def test_choice_of_the_dataloader_is_no_reason_to_skip_the_check_of_data(worksho
     assert "reads no indexes" not in done.stdout
 
 
+def test_size_of_a_full_validation_is_one_epoch(workshop):
+    done = run("doctor", *COMMAND, *DATA, "--train-iters", 9, "--full-validation")
+    assert "requests: train 72, valid one epoch, test 8 samples" in done.stdout
+
+
 def test_rampup_warning_is_not_for_megatron_deepspeed(workshop):
     options = ("--train-samples", 720, "--rampup-batch-size", 4, 4, 36)
     assert "--rampup-batch-size is ignored" in run("doctor", *COMMAND, *DATA, *options).stdout

@@ -75,7 +75,7 @@ class JobDiagnosis(Record):
         if self.sizes is not None:
             requests = {name: getattr(self.sizes, name) for name in ("train", "valid", "test")}
             sizes = (
-                f"{name} {'one epoch of' if size is None else count(size)}" for name, size in requests.items()
+                f"{name} {'one epoch' if size is None else count(size)}" for name, size in requests.items()
             )
             yield f"requests: {', '.join(sizes)} samples"
 
