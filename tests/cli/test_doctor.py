@@ -194,6 +194,15 @@ def test_a_variable_must_have_a_name_and_a_value(workshop, pair):
     ) == (2, True)
 
 
+def test_a_mistyped_path_of_a_script_is_an_error_with_the_existing_path(workshop):
+    (workshop / "launch.sh").write_text("")
+    done = run("doctor", "lunch.sh")
+    assert (done.returncode, done.stderr) == (
+        3,
+        "error: launch script not found: lunch.sh\nhint: did you mean launch.sh?\n",
+    )
+
+
 def test_a_mistyped_path_of_a_dataset_is_an_error_with_the_existing_path(workshop):
     done = run("doctor", *JOB, "--data-path", 1, "dta/web", 1, "data/code")
     assert done.returncode == 1

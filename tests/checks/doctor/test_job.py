@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from support.blends import build_blend, config_for
@@ -524,6 +524,9 @@ NAMES = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=3).map(
     NAMES,
 )
 def test_paths_here_and_there_are_each_others_inverse(pairs, path):
+    # One training path inside another may be that of several local paths.
+    training = [f"{prefix}/" for _, prefix in pairs]
+    assume(not any(one != other and one.startswith(other) for one in training for other in training))
     config = config_for(path_as=tuple(pairs))
     there = config.training_path(path)
     back = PathMapping(tuple(pairs)).inverse().map(there)

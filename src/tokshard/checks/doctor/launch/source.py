@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tokshard.checks.doctor.launch.launch import Launch
 from tokshard.checks.doctor.launch.text import read_launch_words, read_launches
+from tokshard.checks.doctor.near_paths import near_path
 from tokshard.checks.doctor.options import DoctorOptions
 from tokshard.errors import MissingFileError
 from tokshard.storage.reading import read_small_file
@@ -46,7 +47,9 @@ def _launches(options: DoctorOptions) -> tuple[Launch, ...]:
     if is_file(text):
         return _read_file(text, None, variables)
     if "\n" not in text and " " not in text.strip():
-        raise MissingFileError(f"launch script not found: {text}", path=text, hint=_SCRIPT_HINT)
+        near = near_path(text)
+        hint = _SCRIPT_HINT if near is None else f"did you mean {near}?"
+        raise MissingFileError(f"launch script not found: {text}", path=text, hint=hint)
     return read_launches(text, variables=variables)
 
 
