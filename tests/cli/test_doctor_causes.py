@@ -97,6 +97,7 @@ def test_hint_repeats_the_world_size_of_the_environment(workshop, monkeypatch):
 
 
 DATA = "0.7 data/web 0.3 data/code"
+OF_2 = " (2 of 6"
 DIFFERENCES = {
     "two options": (
         "--seed 42 --seq-length 16",
@@ -126,6 +127,30 @@ DIFFERENCES = {
         "1 data/web",
         ["--data-path is without data/code in train.sh, with data/code in the cache (4"],
     ),
+    "one dataset": (
+        DATA,
+        "data/web",
+        ["--data-path is without data/code in train.sh, with data/code in the cache (2"],
+    ),
+    "order": (
+        DATA,
+        "0.3 data/code 0.7 data/web",
+        [
+            "the order in --data-path is data/code, data/web in train.sh, data/web, data/code in the cache"
+            + OF_2
+        ],
+    ),
+    "no weights": (
+        DATA,
+        "data/web data/code",
+        ["the list of weights in --data-path is not set in train.sh, 0.7, 0.3 in the cache (6"],
+    ),
+    "default": ("--seed 42", "", ["--seed is 1234 (the default) in train.sh, 42 in the cache (6"]),
+    "data for each split": (
+        f"--data-path {DATA} --data-cache-path cache --split 9,1",
+        "--train-data-path data/web --valid-data-path data/code --data-cache-path cache",
+        ["the kind of data arguments is data for each split in train.sh, --split 9,1 in the cache (2"],
+    ),
 }
 
 
@@ -138,6 +163,52 @@ def test_each_difference_is_one_line(workshop, before, after, causes):
     assert lines[: len(causes)] == expected
     assert lines[len(causes)].startswith("  hint: ")
     assert not any(line.startswith(("difference", "warning: cache-missing")) for line in lines[len(causes) :])
+
+
+def job(directory, before: str = "", after: str = "", out: str = "other") -> None:
+    """Build the indexes of the script with one text replaced by another, in its cache."""
+    (directory / "other.sh").write_text(SCRIPT.replace(before, after))
+    assert run("blend", "--from-launch", "other.sh", "--megatron", "0.19", "-o", out).returncode == 0
+
+
+def test_causes_are_those_of_one_job_in_the_cache(workshop):
+    job(workshop, "--seed 42 --seq-length 16", "--seed 7 --seq-length 8")
+    job(workshop, "--train-iters 10", "--train-iters 20", "larger")
+    lines = diagnosed(workshop, "--seq-length 16", "--seq-length 8")
+    assert lines[0].startswith("1 difference: --seq-length is 8 in train.sh, 16 in the cache (6 indexes)")
+    lines = diagnosed(workshop, "--seq-length 16 ", "--seq-length 8 --train-samples 160 ")
+    assert all("--seed" not in line for line in lines if line.startswith(("1 ", "difference")))
+
+
+def test_an_unfinished_job_is_not_compared_with_another_one(workshop):
+    job(workshop, "--seed 42", "--seed 7")
+    removed = [path for path in sorted(workshop.glob("cache/*-train-*")) if "Blended" not in path.name]
+    seeds = [path for path in removed if path.name.endswith("description.txt")]
+    of_job = [path.name[:32] for path in seeds if '"random_seed": 42' in path.read_text()]
+    for path in (path for path in removed if path.name[:32] in of_job):
+        path.unlink()
+    lines = run("doctor", "right.sh").stdout.splitlines()
+    assert lines[0] == (
+        "1 warning: cache-missing: the job will build 2 of 6 indexes (train of data/web, train of data/code)"
+    )
+
+
+def test_an_index_without_one_of_its_files_is_named(workshop):
+    next(workshop.glob("cache/*-GPTDataset-train-sample_index.npy")).unlink()
+    assert "(train of data/" in (line := run("doctor", "right.sh").stdout.splitlines()[0])
+    assert line.endswith("; some of their files are missing")
+
+
+def test_a_blend_is_not_compared_by_sizes_with_a_single_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_mixture(tmp_path)
+    (tmp_path / "single.sh").write_text(SCRIPT.replace(DATA, "data/web"))
+    assert run("build-indices", "--from-launch", "single.sh", "--megatron", "0.19").returncode == 0
+    lines = diagnosed(tmp_path, "--seed 42", "--seed 42")
+    assert lines[0] == (
+        "1 difference: --data-path is a blend in train.sh, one dataset without a weight in the cache "
+        "(6 indexes)"
+    )
 
 
 def test_errors_come_first_and_differences_before_them(workshop):

@@ -27,6 +27,7 @@ from tokshard.checks.doctor.lookups import (
     CachedDescriptions,
     Candidate,
     LookupDifference,
+    NearestDescription,
     TokenizerNames,
     candidates_of_launch,
     identifiers_of_launch,
@@ -482,10 +483,12 @@ def test_the_nearest_description_differs_in_the_fewest_fields(tmp_path):
             description.text()
         )
     (tmp_path / f"{'0' * 32}-GPTDataset-train-description.txt").write_text("{}")
-    found = CachedDescriptions().nearest(wanted, str(tmp_path))
+    nearest = CachedDescriptions().nearest(wanted, str(tmp_path))
+    assert len(nearest) == 2  # the jobs with seed 2: of 64, and of 65 tokens
+    found = next(iter(sorted(nearest.values(), key=NearestDescription.distance)))
     assert Path(found.path).name.startswith(others["same-data"].hash())
     assert found.differences == (LookupDifference("num_samples", 8, 9), LookupDifference("random_seed", 1, 2))
-    assert CachedDescriptions().nearest(wanted, str(tmp_path / "none")) is None
+    assert CachedDescriptions().nearest(wanted, str(tmp_path / "none")) == {}
     assert CachedDescriptions().tokenizers([str(tmp_path)]) == [wanted.tokenizer]
 
 

@@ -155,7 +155,8 @@ def diagnose(
         remedy = f"add --data-cache-path {command.output}/cache to the launch command, and {remedy}"
         message = "without --data-cache-path every rank builds the blend again at every start"
         results.append(Finding("no-cache-path", "warning", message, remedy))
-    causes = Causes.of(lookups, candidate, candidates)
+    unweighted = {split.name for split in splits if split.kind == "proportional"}
+    causes = Causes.of(lookups, arguments, candidate, candidates, unweighted)
     results += causes.findings(name, len(lookups), remedy)
     results += _of_missing(causes.unexplained, len(lookups), cache.directory, remedy)
     results += _of_existing(lookups, remedy)

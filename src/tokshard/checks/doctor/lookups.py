@@ -44,6 +44,7 @@ from tokshard.samples.index.sidecar import allowed_mismatches, readable_sidecar
 
 _SHOWN_DIFFERENCES = 6
 _COMPARED_INDEXES = 100
+_UNLIKE = 5  # The distance of a job whose cache has no index like one that is missing.
 _PLACE = re.compile(r"\[\d+\]")
 
 
@@ -72,9 +73,11 @@ class NearestDescription(Record):
         """The names of the fields that differ, each once, without the numbers of sources."""
         return tuple(dict.fromkeys(_PLACE.sub("", difference.field) for difference in self.differences))
 
-    def distance(self) -> tuple[int, int, str]:
-        """Return the order of similarity; ties go to the first path."""
-        return len(self.fields), len(self.differences), self.path
+    def distance(self) -> tuple[int, int, int, str]:
+        """Return the order of similarity; ties go to the closest numbers, then to the first path."""
+        pairs = [(difference.wanted, difference.found) for difference in self.differences]
+        gap = sum(abs(job - cache) for job, cache in pairs if type(job) is type(cache) is int)
+        return len(self.fields), len(self.differences), gap, self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,22 +239,37 @@ class CachedDescriptions:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Hashable, list[tuple[str, Description]]]] = {}
+        self._blends: dict[str, dict[str, BlendedDescription]] = {}
 
-    def nearest(self, description: Description, directory: str) -> NearestDescription | None:
-        """Return the description in a directory that differs least from one that is missing.
+    def nearest(
+        self, description: Description, directory: str, *, is_single: bool = False
+    ) -> dict[Hashable, NearestDescription]:
+        """Return the description in a directory that differs least, for each combination of job settings.
 
         Descriptions of the same split and dataset are compared, or if there are none, of datasets with the
-        same file name. For a blend, blends of the same datasets are compared, or else all of the split.
+        same file name. For a blend, blends of the same datasets are compared, or else all of the split. A
+        single dataset differs from a source of a blend in the datasets that are read.
         """
         groups = self._read(directory)
         similar = next((groups[key] for key in _keys(description) if key in groups), [])
-        compared = [
-            NearestDescription(
-                path, tuple(LookupDifference(*differs) for differs in differences(description, other))
-            )
-            for path, other in similar
-        ]
-        return min(compared, key=NearestDescription.distance, default=None)
+        nearest: dict[Hashable, NearestDescription] = {}
+        for path, other in similar:
+            pairs = differences(description, other)
+            if is_single and (blend := self._blend_of(other, directory)) is not None:
+                datasets = [dataset.to_json() for dataset in blend.datasets]
+                pairs.append(("datasets", [description.to_json()], datasets))
+            near = NearestDescription(path, tuple(LookupDifference(*pair) for pair in pairs))
+            settings = _settings(other)
+            nearest[settings] = min(nearest.get(settings, near), near, key=NearestDescription.distance)
+        return nearest
+
+    def _blend_of(self, source: Description, directory: str) -> BlendedDescription | None:
+        """Return a blend in a directory that reads the index of a description, or None."""
+        if directory not in self._blends:
+            every = chain.from_iterable(self._read(directory).values())
+            blends = [blend for _, blend in every if isinstance(blend, BlendedDescription)]
+            self._blends[directory] = {source.text(): blend for blend in blends for source in blend.datasets}
+        return self._blends[directory].get(source.text())
 
     def tokenizers(self, directories: Iterable[str]) -> list[dict[str, Any]]:
         """Return the different identifiers of tokenizers in the descriptions, the most frequent first."""
@@ -286,6 +304,24 @@ def _keys(description: Description) -> tuple[Hashable, Hashable]:
         return (description.split, paths), (description.split, description.CLASS)
     path = description.dataset_path
     return (description.index_split, path), (description.index_split, None, os.path.basename(path))
+
+
+def _settings(description: Description) -> Hashable:
+    """Return the settings that all indexes of a job share."""
+    if isinstance(description, BlendedDescription):
+        return _settings(description.datasets[0]) if description.datasets else None
+    source = description
+    return source.random_seed, source.sequence_length, source.split, repr(source.tokenizer)
+
+
+def _nearest_settings(nearest: Sequence[dict[Hashable, NearestDescription]]) -> Hashable:
+    """Return the settings of the one job in a cache that most resembles a job, so that all causes agree."""
+    every = dict.fromkeys(settings for similar in nearest for settings in similar)
+
+    def distance(settings: Hashable) -> int:
+        return sum(len(similar[settings].fields) if settings in similar else _UNLIKE for similar in nearest)
+
+    return min(every, key=distance, default=None)
 
 
 class JobCache:
@@ -335,18 +371,30 @@ class JobCache:
         requests = [request for split in splits if split.sources for request in split.requests]
         examinations = plan_indexes(requests, cache_directory=self._directory).examine()
         lookups = []
+        nearest: dict[str, dict[Hashable, NearestDescription]] = {}
+        settings: list[Hashable] = []
         for split in splits:
+            entries: list[tuple[str | None, CacheEntry, Description, Examination | None]] = []
             for request in split.requests:
                 entry = self.entry(request)
-                examination = examinations.get(entry)
-                lookups.append(
-                    self._lookup(split.name, request.training_path, entry, request.description(), examination)
-                )
+                described = request.description()
+                entries.append((request.training_path, entry, described, examinations.get(entry)))
             blend = split.description()
             if blend is not None and self._directory is not None:
                 target = CacheTarget.of_blend(blend, self._directory, "the blend")
-                lookups.append(self._lookup(split.name, None, target.entry, blend, target.examine()))
-        return lookups
+                entries.append((None, target.entry, blend, target.examine()))
+            for prefix, entry, description, examination in entries:
+                lookup = _lookup(split.name, prefix, entry, description, examination)
+                lookups.append(lookup)
+                if lookup.condition == "missing":
+                    nearest[lookup.stem] = self._cached.nearest(
+                        description, entry.directory, is_single=split.kind == "single"
+                    )
+                else:
+                    settings.append(_settings(description))
+        # The job that built an existing index has the settings of this job.
+        job = settings[0] if settings else _nearest_settings(list(nearest.values()))
+        return [replace(lookup, nearest=nearest.get(lookup.stem, {}).get(job)) for lookup in lookups]
 
     def packings(self, splits: Sequence[SplitPlan]) -> dict[CacheEntry, Packing | None]:
         """Return the packing of each existing index, or None if its documents are concatenated."""
@@ -364,33 +412,6 @@ class JobCache:
         recorded = (allowed_mismatches(entry) for entry in entries if entry is not None)
         return tuple(dict.fromkeys(mismatch for mismatches in recorded for mismatch in mismatches))
 
-    def _lookup(
-        self,
-        split: str,
-        prefix: str | None,
-        entry: CacheEntry,
-        description: Description,
-        examination: Examination | None,
-    ) -> CacheLookup:
-        """Return the lookup of an entry; without an examination, its split has a defect."""
-        condition: Condition | None = None
-        reason = "cannot be examined"
-        if examination is not None:
-            condition, reason = examination.condition, examination.reason
-        elif not all(map(os.path.isfile, entry.megatron_files)):
-            condition, reason = "missing", "does not exist"
-        return CacheLookup(
-            split=split,
-            prefix=prefix,
-            hash=entry.hash,
-            description=description.text(),
-            files=entry.megatron_files,
-            condition=condition,
-            reason=reason,
-            is_unverified=examination is not None and examination.is_unverified,
-            nearest=self._cached.nearest(description, entry.directory) if condition == "missing" else None,
-        )
-
     def _existing(self, splits: Sequence[SplitPlan]) -> int:
         return sum(os.path.isfile(self.entry(request).description_path) for request in _requests(splits))
 
@@ -400,6 +421,32 @@ class JobCache:
 
     def _of(self, request: IndexRequest) -> str:
         return self._directory or default_directory(request.prefix)
+
+
+def _lookup(
+    split: str,
+    prefix: str | None,
+    entry: CacheEntry,
+    description: Description,
+    examination: Examination | None,
+) -> CacheLookup:
+    """Return the lookup of an entry; without an examination, its split has a defect."""
+    condition: Condition | None = None
+    reason = "cannot be examined"
+    if examination is not None:
+        condition, reason = examination.condition, examination.reason
+    elif not all(map(os.path.isfile, entry.megatron_files)):
+        condition, reason = "missing", "does not exist"
+    return CacheLookup(
+        split=split,
+        prefix=prefix,
+        hash=entry.hash,
+        description=description.text(),
+        files=entry.megatron_files,
+        condition=condition,
+        reason=reason,
+        is_unverified=examination is not None and examination.is_unverified,
+    )
 
 
 def _first(splits: Sequence[SplitPlan]) -> list[SplitPlan]:
