@@ -233,3 +233,30 @@ def test_several_launch_commands_have_one_verdict(workshop):
     report = run("doctor", "--json", "train.sh").json
     assert report["verdict"] == lines[0]
     assert [finding["code"] for finding in report["jobs"][1]["findings"]][-1] == "cache-difference"
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    {
+        "--micro-batch-size 0": "arguments: --micro-batch-size must be at least 1, got 0",
+        "--micro-batch-size 1 --tensor-model-parallel-size 0": (
+            "arguments: --tensor-model-parallel-size must be at least 1, got 0"
+        ),
+    }.items(),
+)
+def test_sizes_of_zero_are_errors(workshop, after, message):
+    assert diagnosed(workshop, "--micro-batch-size 1", after)[0] == f"1 error: {message}"
+
+
+def test_an_invalid_split_is_one_error(workshop):
+    assert diagnosed(workshop, "--split 9,1", "--split a,b")[0] == (
+        "1 error: split: invalid split 'a,b': no number found"
+    )
+
+
+def test_every_cause_is_shown(workshop):
+    # The last of two values counts.
+    lines = diagnosed(workshop, "--eval-iters 1", "--eval-iters 2 --split 8,1 --seed 7 --train-iters 20")
+    assert lines[0].startswith("4 differences: ")
+    assert len([line for line in lines if line.startswith("difference: ")]) == 3
+    assert len(lines) <= 15

@@ -147,18 +147,14 @@ def _of_blend(
     blend = entries[-1]
     sources = [lookup for lookup in entries if lookup.prefix is not None]
     sizes = [options[size] for lookup in sources if size in (options := options_of.get(lookup.stem, {}))]
-    if blend.prefix is None and blend.nearest is not None:
+    if blend.prefix is not None or blend.condition != "missing":
+        return {}
+    if blend.nearest is not None:
         options = options_of[blend.stem]
         # If all sources exist, the cache has an unfinished job, next to jobs of other sizes.
         return options if sizes or size not in options else {}
-    if (blend.prefix is None and blend.condition != "missing") or not sizes:
-        return {}
-    if blend.prefix is None and len(sizes) == 1:
-        return {data: ("a blend", "one dataset without a weight")}
-    if sizes[0][0] == _NOT_SET:
-        return {data: ("several datasets without weights", "one dataset or a blend with weights")}
-    job, cache = (listed(values, _SHOWN) for values in zip(*sizes, strict=True))
-    return {f"{size}, for each dataset,": (job, cache)}
+    is_from_single = len(sizes) == 1 or any(job == _NOT_SET for job, _ in sizes)
+    return {data: ("a blend", "one dataset without a weight")} if is_from_single else {}
 
 
 def _options(

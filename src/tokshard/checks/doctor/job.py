@@ -115,7 +115,8 @@ def diagnose(
     results += check_launch(launch, version)
     paths = PathMapping(path_as)
     forecast = forecast_of(arguments, version, paths) if is_checked else Forecast()
-    results += forecast.results
+    reported = {result.message for result in results if isinstance(result, Finding)}
+    results += [result for result in forecast.results if getattr(result, "message", None) not in reported]
     splits = forecast.splits if unsupported is None else []
     if splits and tokenizer is None and (unknown := unknown_names(arguments)) is not None:
         results.append(unknown.skipped("cache"))

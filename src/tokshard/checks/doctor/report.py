@@ -162,7 +162,8 @@ class DoctorReport(Document):
             label = _label(group[0])
             code = "" if label == _DIFFERENCE_LABEL else f"{kind[1]}: "
             lines = [f"{label}: {code}{finding.message}{self._where(finding)}" for finding in group]
-            yield from first_lines(lines, limit or len(lines))
+            is_cause = label == _DIFFERENCE_LABEL  # No cause is hidden.
+            yield from first_lines(lines, len(lines) if is_cause else limit or len(lines))
             yield from _hint(kind[2])
 
     def _skipped_lines(self) -> Iterator[str]:

@@ -97,6 +97,8 @@ def test_underscores_of_a_fork_with_such_options_are_a_note():
     (note,) = problems("--wandb_entity me --wandb_logger_of_ours --bf16")
     assert (note.code, note.severity) == ("other-options", "note")
     assert "--wandb_entity, --wandb_logger_of_ours" in note.message
+    (note,) = problems("--wandb_entity me --deepspeed --deepspeed_config x.json")
+    assert (note.code, note.severity) == ("other-options", "note")
     codes = [problem.code for problem in problems("--micro_batch_size 1 --wandb_logger_of_ours")]
     assert codes == ["reading", "other-options"]
 

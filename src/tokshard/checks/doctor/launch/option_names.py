@@ -59,9 +59,7 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
     with_underscores: dict[str, str] = {}
     others: dict[str, None] = {}
     # A fork with one option of its own that is spelled with underscores may have more of them.
-    has_underscores = any(
-        "_" in name and name not in choices_of and not intended_option(name) for name, _ in options
-    )
+    has_underscores = any("_" in name and not intended_option(name) for name, _ in options)
     for name, operand in dict(options).items():
         intended = intended_option(name)
         has_only_underscores = intended == name.replace("_", "-")

@@ -154,6 +154,11 @@ def _reading(launch: LaunchArguments) -> Iterator[Result]:
 
 
 def _ranks(launch: LaunchArguments) -> Iterator[Result]:
+    for name in (*MODEL_SIZES, "micro_batch_size"):
+        if (size := getattr(launch, name)) is not None and size < 1:
+            yield Finding(
+                "arguments", "error", f"{option_of(name)} must be at least 1, got {size}", "correct it"
+            )
     length, chunks = launch.sequence_length, 2 * (launch.context_parallel_size or 1)
     unknown = launch.unknown_value("seq_length", "encoder_seq_length", "context_parallel_size")
     if unknown is not None:
