@@ -39,7 +39,7 @@ _DEFAULT_HINTS = {
     "data": "run `tokshard verify` on the dataset",
     "blend": "change the data arguments of the launch command, or add data",
 }
-# About 5 s in one split: 0.7 ms for the dataset, the name of its index and file checks, 1.5 ms with its files.
+# About 5 s in one split: 0.7 ms each for the dataset and the name of its index, 1.5 ms if its files exist.
 _MAX_SOURCES = 5_000
 _MANY_SOURCES_HINT = (
     "merge datasets with `tokshard merge`, or build the indexes with `tokshard blend --from-launch`, which "
