@@ -9,7 +9,8 @@ from math import prod
 
 from tokshard.checks.doctor.shell.syntax import Node
 
-_GROUP = re.compile(r"((?:\\.|[^{}\\])*)\{([^{}\\,]*(?:,[^{}\\,]*)+|[0-9]{1,9}\.\.[0-9]{1,9})\}")
+_NUMBER = "(?:0|[1-9][0-9]{0,8})"
+_GROUP = re.compile(rf"(?<!\\)\{{([^{{}}\\,]*(?:,[^{{}}\\,]*)+|{_NUMBER}\.\.{_NUMBER})\}}")
 
 
 def expand_braces(parts: Sequence[Node], spend: Callable[[int], None]) -> list[Sequence[Node]] | None:
@@ -20,48 +21,28 @@ def expand_braces(parts: Sequence[Node], spend: Callable[[int], None]) -> list[S
     Args:
         parts: The parts.
         spend: A function that is called with the number of parts of all words before they are made.
-
-    Example:
-        >>> words = expand_braces([{"Type": "Lit", "Value": "x{a,b}{1..2}"}], lambda count: None)
-        >>> ["".join(part["Value"] for part in parts) for parts in words]
-        ['xa1', 'xa2', 'xb1', 'xb2']
     """
     text = "".join(part.get("Value", "") for part in parts if part["Type"] == "Lit")
     if "{" not in text or ("," not in text and ".." not in text):
         return [parts]
-    choices = list[Sequence[Node | None]]()
-    has_groups = False
+    choices = list[list[Node]]()
     for part in parts:
-        literal = part.get("Value", "") if part["Type"] == "Lit" else ""
-        end = 0
-        if "{" not in literal:
+        if part["Type"] != "Lit":
             choices.append([part])
             continue
-        while (match := _GROUP.match(literal, end)) is not None:
-            end = match.end()
-            has_groups = True
-            items = _items(match[2], spend)
-            choices += [[_literal(match[1])], list(map(_literal, items))]
-        if "{" in re.sub(r"\\.", "", literal[end:]) or "}" in literal[end:]:
-            return None
-        choices.append([_literal(literal[end:])])
-    if not has_groups:
-        return None
+        for number, piece in enumerate(_GROUP.split(part.get("Value", ""))):
+            items = _items(piece, spend) if number % 2 else [piece]
+            if number % 2 == 0 and re.search(r"[{}]", re.sub(r"\\.", "", piece)):
+                return None
+            choices.append([{"Type": "Lit", "Value": item} for item in items])
     spend(prod(map(len, choices)) * len(choices))
-    return [[part for part in word if part is not None] for word in product(*choices)]
-
-
-def _literal(text: str) -> Node | None:
-    return {"Type": "Lit", "Value": text} if text else None
+    return [[part for part in word if part.get("Value") != ""] for word in product(*choices)]
 
 
 def _items(text: str, spend: Callable[[int], None]) -> Sequence[str]:
     if "," in text:
         return text.split(",")
-    first, last = text.split("..")
-    is_padded = any(number.startswith("0") and number != "0" for number in (first, last))
-    width = max(len(first), len(last)) if is_padded else 0
-    step = 1 if int(first) <= int(last) else -1
-    numbers = range(int(first), int(last) + step, step)
-    spend(len(numbers))
-    return [f"{number:0{width}}" for number in numbers]
+    first, last = map(int, text.split(".."))
+    spend(abs(last - first))
+    step = 1 if first <= last else -1
+    return list(map(str, range(first, last + step, step)))

@@ -37,7 +37,9 @@ _FILL_IN = re.compile(
 )
 # And array elements such as [0]*3, which only bash accepts.
 _BRACKET = re.compile(r"(?<=\s)\[(?=[^\s\[\]]*\](?!\s|\+?=))")
-_ASSIGNING = re.compile(r"\+\+|--|(?:[-+*/%&|^]|<<|>>)?=")
+ASSIGNMENT = re.compile(r"\+\+|--|(?:[-+*/%&|^]|<<|>>)?=")
+"""Operators of arithmetic that set a variable."""
+
 _MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
 
 
@@ -54,18 +56,12 @@ class ShellText:
 
     Raises:
         UsageError: It is not a shell script.
-
-    Example:
-        >>> [statement["Cmd"]["Type"] for statement in ShellText("A=1; if true; then run $A; fi").statements]
-        ['CallExpr', 'IfClause']
     """
 
     def __init__(self, text: str) -> None:
         if len(text) > _MAX_CHARACTERS:
-            raise UsageError(
-                f"a launch script must have at most {_MAX_CHARACTERS:,} characters, got {len(text):,}",
-                hint=_HINT,
-            )
+            most = f"{_MAX_CHARACTERS:,} characters"
+            raise UsageError(f"a launch script must have at most {most}, got {len(text):,}", hint=_HINT)
         # The parser counts bytes, and rejects what is not UTF-8.
         text = text.replace("\r\n", "\n").replace("\0", "?")
         text = _FILL_IN.sub(lambda match: _filled(match) if " " in match[0] else match[0], text)
@@ -90,17 +86,16 @@ class ShellText:
 
 def assigned_names(node: Any) -> Iterator[str]:
     """Yield the names of the variables that the statements of a tree set."""
+    if isinstance(node, dict):
+        if isinstance(node.get("Name"), dict) and ("Value" in node or "Array" in node):
+            yield node["Name"].get("Value", "")
+        if node.get("Type") in ("BinaryArithm", "UnaryArithm") and ASSIGNMENT.fullmatch(node["Op"]):
+            for part in node["X"].get("Parts", ()):
+                yield part.get("Value") or part.get("Param", {}).get("Value", "")
+        node = list(node.values())
     if isinstance(node, list):
         for item in node:
             yield from assigned_names(item)
-    elif isinstance(node, dict):
-        if isinstance(node.get("Name"), dict) and ("Value" in node or "Array" in node):
-            yield node["Name"].get("Value", "")
-        if node.get("Type") in ("BinaryArithm", "UnaryArithm") and _ASSIGNING.fullmatch(node["Op"]):
-            for part in node["X"].get("Parts", ()):
-                yield part.get("Value") or part.get("Param", {}).get("Value", "")
-        for value in node.values():
-            yield from assigned_names(value)
 
 
 def _filled(match: re.Match[str]) -> str:

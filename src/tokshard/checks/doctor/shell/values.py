@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _BLANKS = re.compile(r"[ \t\n]+")
 _PREFIX = "__unknown_"
-_ENCODED = re.compile(rf"\$\{{{_PREFIX}((?:[0-9a-f][0-9a-f])*)\}}")
+_ENCODED = re.compile(rf"\$\{{{_PREFIX}((?:[0-9a-f][0-9a-f])+)\}}")
 
 # Alternatives of a value that are kept, and their characters.
 _MAX_CHOICES = 16
@@ -155,12 +155,8 @@ def script_of(value: Value) -> str:
 def value_of_script(text: str) -> Value:
     """Return the value whose text is that of :func:`script_of`."""
     parts = _ENCODED.split(text)
-    texts, codes = parts[::2], [*parts[1::2], ""]
-    return tuple(
-        piece
-        for text, code in zip(texts, codes, strict=True)
-        for piece in (*known(text), *((_piece_of(code),) if code else ()))
-    )
+    pieces = [_piece_of(part) if number % 2 else Piece(part) for number, part in enumerate(parts)]
+    return tuple(piece for piece in pieces if piece.text or piece.is_unknown)
 
 
 def _piece_of(code: str) -> Piece:
@@ -208,34 +204,27 @@ def split_words(value: Value) -> list[Word]:
 
 
 class Fields:
-    """The words that the parts of one word become: an unquoted expansion may be split at blanks.
+    """The words that the parts of one word become: an unquoted expansion may be split at blanks."""
 
-    Args:
-        has_separators: Whether the script sets other separators: it is unknown what they split.
-    """
-
-    def __init__(self, *, has_separators: bool = False) -> None:
-        self._has_separators = has_separators
-        self._done: list[Value] = []
-        self._pieces: list[Piece] = []
-        self._is_present = False
+    def __init__(self) -> None:
+        self._words: list[list[Piece]] = []
+        self._is_cut = True
 
     def add(self, *values: Value) -> None:
         """Add a part that is not split, or several, each of which but the first begins a new word."""
         for number, value in enumerate(values):
-            if number:
-                self.cut()
-            self._pieces += value
-            self._is_present = True
+            if number or self._is_cut:
+                self._words.append([])
+            self._words[-1] += value
+            self._is_cut = False
 
     def add_split(self, value: Value) -> None:
         """Add an unquoted part, which is split at blanks."""
         for piece in value:
-            if piece.is_unknown or self._has_separators:
+            if piece.is_unknown:
                 if piece.choices and all(_BLANKS.match(choice + " ") for choice in piece.choices):
                     self.cut()
-                unknown_piece = piece if piece.is_unknown else Piece(piece.text, True, reasons=("`IFS`",))
-                self.add((unknown_piece._replace(is_open=True),))
+                self.add((piece._replace(is_open=True),))
                 continue
             for number, text in enumerate(_BLANKS.split(piece.text)):
                 if number:
@@ -245,14 +234,11 @@ class Fields:
 
     def cut(self) -> None:
         """End a word, if one has begun."""
-        if self._is_present:
-            self._done.append(merged(self._pieces))
-        self._pieces, self._is_present = [], False
+        self._is_cut = True
 
     def values(self) -> list[Value]:
         """Return the values of all words."""
-        self.cut()
-        return self._done
+        return list(map(merged, self._words))
 
 
 def merged(pieces: Iterable[Piece]) -> Value:
