@@ -102,7 +102,7 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
         sampled("$((!N, 2 ** 3))", "$(printf '%s,' a \"$A\" b)"),
         sampled("$(printf '%s=%d\\n' a $N; echo b)", '$(if [ -n "$C" ]; then echo c; fi)', "$(printf %%)"),
         sampled(
-            "$(cd /usr/lib/.. && pwd)", "$(cd -- /; builtin cd usr >/dev/null 2>&1 && echo $PWD)", "$PWD"
+            "$(cd /usr/lib/.. && pwd)", "$(cd -- /; builtin cd usr >/dev/null 2>&1 && echo $PWD)", "${PWD}"
         ),
         sampled("$(seq 2 $N)", "$(g a 2>/dev/null)", "$(A=x; echo $A$B)", "$(echo -n 'a ' b; echo c)"),
         ARITHMETIC.map("$(({}))".format),
@@ -154,7 +154,8 @@ def conditions(names: Names) -> st.SearchStrategy[str]:
     return st.one_of(
         simple,
         st.builds("[[ -n {} {} {} == {} ]]".format, operand, sampled("&&", "||"), operand, operand),
-        st.builds("[ -n {} {} {} = {} ]".format, single, sampled("-a", "-o"), single, single),
+        *[st.builds("[ -n {} {} {} = {} ]".format, single, sampled("-a", "-o"), single, single)]
+        * (not names.is_known),
         st.builds("{} {} {}".format, simple, sampled("&&", "||"), simple),
         simple.map("! {}".format),
     )
@@ -168,9 +169,8 @@ def simple_statements(names: Names) -> st.SearchStrategy[str]:
         many.map("run {}".format),
         st.builds("{}{}{}".format, name, sampled("=", "+="), word),
         st.builds("L{}({})".format, sampled("=", "+="), many),
-        st.builds(
-            "L[{}]{}{}".format, sampled(*["2", "N"] * (not names.is_known), "0"), sampled("=", "+="), word
-        ),
+        *[st.builds("L[{}]{}{}".format, sampled("0", "2", "N"), sampled("=", "+="), word)]
+        * (not names.is_known),
         st.builds(
             "{} {}={}".format, sampled("export", "declare"), name, expansions(names).map('"{}"'.format)
         ),

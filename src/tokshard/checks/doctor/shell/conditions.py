@@ -60,10 +60,11 @@ def both(one: ExitStatus, other: ExitStatus) -> ExitStatus:
     """Return the outcome of two conditions that must hold."""
     if one.succeeds is False or other.succeeds is False:
         return ExitStatus(False)
-    if one.succeeds and other.succeeds:
+    undecided = [outcome for outcome in (one, other) if outcome.succeeds is None]
+    if not undecided:
         return ExitStatus(True)
-    unknown = [outcome for outcome in (one, other) if outcome.succeeds is None]
-    return ExitStatus(None, distinct(one.reasons + other.reasons), None, all(o.is_program for o in unknown))
+    is_program = all(outcome.is_program for outcome in undecided)
+    return ExitStatus(None, distinct(one.reasons + other.reasons), is_program=is_program)
 
 
 def either(one: ExitStatus, other: ExitStatus) -> ExitStatus:
@@ -74,15 +75,11 @@ def either(one: ExitStatus, other: ExitStatus) -> ExitStatus:
 def condition_of_words(values: Sequence[Value]) -> ExitStatus:
     """Return the outcome of the operands of ``test``, or of ``[`` without the last bracket."""
     texts = [written_text(value) for value in values]
-    for joint, combine in (("-o", either), ("-a", both)):
-        for at in range(1, len(texts) - 1):
-            if texts[at] == joint and len(texts) > 3:
-                return combine(condition_of_words(values[:at]), condition_of_words(values[at + 1 :]))
-    if len(values) > 1 and texts[0] == "!":
-        return condition_of_words(values[1:]).negated()
-    if len(values) == 3:
+    if len(values) == 3 and texts[1] in _BINARY:
         return _binary(values[0], texts[1], values[2], has_patterns=False)
-    if len(values) > 3:
+    if 2 <= len(values) <= 4 and texts[0] == "!":
+        return condition_of_words(values[1:]).negated()
+    if len(values) > 2:
         return _unknown(*values)
     if len(values) == 2 and texts[0] in _BINARY:
         return ExitStatus(False)  # without its first operand, it is an error
@@ -157,8 +154,8 @@ def takes_first(outcome: ExitStatus, holds: Any, fails: Any) -> bool | None:
 
 def matches_any(text: str | None, patterns: Sequence[Value]) -> bool | None:
     """Return whether a text matches one of several patterns; None if that is unknown."""
-    found = [text_of(pattern) for pattern in patterns]
-    if "*" in found:
+    texts = [text_of(pattern) for pattern in patterns]
+    if "*" in texts:
         return True
-    outcomes = [None if text is None or pattern is None else matches(text, pattern) for pattern in found]
+    outcomes = [None if text is None or pattern is None else matches(text, pattern) for pattern in texts]
     return True if True in outcomes else None if None in outcomes else False

@@ -150,7 +150,7 @@ class Expander:
             return
         self._state.run.spend(5 * len(written_text(value)))
         if self._has_separators():
-            value = tuple(p if p.is_unknown else Piece(p.text, True, reasons=("`IFS`",)) for p in value)
+            value = unknown(written_text(value), reasons_of(value) or ("`IFS`",)) if value else ()
         fields.add_split(value)
 
     def _add_literal(self, fields: Fields, raw: str, quotes: _Quotes, *, is_home: bool) -> None:
@@ -181,13 +181,7 @@ class Expander:
                 self._add(fields, value, is_split=True)
         else:
             self._state.run.spend_on(*values)
-            if _index_of(part) == "@":
-                # Of an undecided list, any number of elements may be there.
-                fields.add(
-                    *(tuple(p._replace(is_open=p.is_open or bool(p.choices)) for p in v) for v in values)
-                )
-            else:
-                fields.add(joined_values(values))
+            fields.add(*(map(_opened, values) if _index_of(part) == "@" else [joined_values(values)]))
 
     def _parameter(self, part: Node) -> Sequence[Value] | Node:  # noqa: PLR0911 - one for each kind
         """Return the values of a parameter expansion, or the word that replaces them."""
@@ -220,8 +214,7 @@ class Expander:
             if not operation:
                 self._note_unset(name)
             nested = value_of_script(f"${{{name}}}")  # of the text that this one is nested in
-            is_nested = bool(nested) and nested[0].is_unknown
-            return [(nested[0] if is_nested else Piece(written, True, is_list),)]
+            return [nested if text_of(nested) is None else (Piece(written, True, is_list),)]
         is_changed = any(part.get(change) for change in ("Slice", "Repl", "Width", "Length", "Excl"))
         if not is_changed and (not operation or (kind in _DEFAULTS and not is_undecided)):
             return values
@@ -258,12 +251,10 @@ class Expander:
             return [unknown(written)]
         if _is_list(part):
             return variable
-        if is_open(variable):
-            return [unknown(written, reasons_of(*variable))]
         number = known("0") if part.get("Index") is None else self.number(part["Index"], written)
         text = text_of(number)
-        if text is None or int(text) < 0:
-            return [unknown(written, reasons_of(number))]
+        if text is None or int(text) < 0 or is_open(variable):
+            return [unknown(written, reasons_of(*variable) if is_open(variable) else reasons_of(number))]
         return variable[int(text) : int(text) + 1]
 
     def _changed(self, part: Node, value: Value) -> str | None:
@@ -300,10 +291,8 @@ class Expander:
         for cut in ends if kind in ("%%", "#") else reversed(ends):
             part, remainder = (text[:cut], text[cut:]) if kind[0] == "#" else (text[cut:], text[:cut])
             is_match = matches(part, pattern)
-            if is_match is None:
-                return None
-            if is_match:
-                return remainder
+            if is_match is not False:
+                return remainder if is_match else None
         return text
 
     def number(self, node: Node, written: str) -> Value:
@@ -327,18 +316,20 @@ class Expander:
                 state.forget([name], (f"`{name}=([...]=...)`",))
             return
         value = self.value(assignment.get("Value"))
-        node = assignment.get("Index")
-        index = "0" if node is None else text_of(self.number(node, "")) or "-1"
-        # Also an element after a gap, which is rare.
-        may_shift = is_open(before) and (node is not None or len(before) > 1)
-        if may_shift or not 0 <= int(index) <= len(before):
+        if (index := assignment.get("Index")) is not None:
+            self.number(index, "")  # for its assignments
+        if index is not None or len(before) > 1:
             state.forget([name], reasons_of(*before) or (f"`{name}[...]=`",))
             return
-        at = int(index)
         if is_appended:
-            value = (*before, ())[at] + value
+            value = (*before, ())[0] + value
             state.run.spend_on(value)
-        state.assign(name, (*before[:at], value, *before[at + 1 :]))
+        state.assign(name, (value,))
+
+
+def _opened(value: Value) -> Value:
+    # Of an undecided list, any number of elements may be there.
+    return tuple(piece._replace(is_open=piece.is_open or bool(piece.choices)) for piece in value)
 
 
 def _is_list(part: Node) -> bool:

@@ -83,28 +83,27 @@ def undecided_variable(name: str, variables: Sequence[Variable | None], reasons:
         reasons: The expansions that decide between them.
     """
     lists = [variable or () for variable in variables]
-    if all(len(values) <= 1 for values in lists):
-        scripts = [script_of(values[0]) + " " if values else " " for values in lists]
-        start = commonprefix(scripts).rfind(" ") + 1  # noqa: RUF071 - characters
-        piece = undecided(f"${name}", [script[start:].strip() for script in scripts], reasons)
-        return ((*value_of_script(scripts[0][:start]), piece),)
-    start = len(commonprefix(lists))  # noqa: RUF071 - elements
-    choices = [" ".join(map(script_of, values[start:])) for values in lists]
-    piece = undecided(f"${{{name}[@]}}", choices, reasons)._replace(is_open=True)
-    return (*lists[0][:start], (piece,))
-
-
-def undecided(written: str, scripts: Iterable[str], reasons: Iterable[str]) -> Piece:
-    """Return a part that has the value of one of several scripts, as of :func:`script_of`."""
-    choices, depends_on = list[str](), list(reasons)
+    is_list = any(len(values) > 1 for values in lists)
+    if is_list:
+        start = len(commonprefix(lists))  # noqa: RUF071 - elements
+        common = lists[0][:start]
+        scripts = [" ".join(map(script_of, values[start:])) for values in lists]
+    else:
+        texts = [script_of(values[0]) + " " if values else " " for values in lists]
+        start = commonprefix(texts).rfind(" ") + 1  # noqa: RUF071 - characters
+        common = (value_of_script(texts[0][:start]),)
+        scripts = [text[start:].strip() for text in texts]
+    choices, depends_on = dict[str, None](), list(reasons)
     for script in scripts:
         value = value_of_script(script)
         is_undecided = len(value) == 1 and bool(value[0].choices)
-        choices += value[0].choices if is_undecided else [script]
+        choices |= dict.fromkeys(value[0].choices if is_undecided else [script])
         depends_on += value[0].reasons if is_undecided else ()
-    choices = list(dict.fromkeys(choices))
     is_short = len(choices) <= _MAX_CHOICES and sum(map(len, choices)) <= _MAX_CHOICE_CHARACTERS
-    return Piece(written, True, not is_short, distinct(depends_on), tuple(choices) if is_short else ())
+    piece = Piece(f"${name}", True, not is_short, distinct(depends_on), tuple(choices) if is_short else ())
+    if is_list:
+        return (*common, (piece._replace(text=f"${{{name}[@]}}", is_open=True),))
+    return ((*common[0], piece),)
 
 
 def known(text: str) -> Value:
