@@ -31,6 +31,8 @@ L=(a 'b c' "")
 set -- p '' "q r"
 """
 TEXTS = ["a", "b", "B7", "--x", "k=v", "1", "x.y", "a/b"]
+CUTS = [f"{sign}{text}" for sign in ("#", "##") for text in ("a", "*.", "*c", "*a")]
+CUTS += [f"{sign}{text}" for sign in ("%", "%%") for text in ("b", "b*", ".*", "/*", "a*")]
 PATTERNS = ["a", "b*", "*.", ".*", "?", "[ab]", "*c", "/*", "a*"]
 NUMBERS = ["0", "1", "2", "N", "$N", "${N}", "$#", "${#L[@]}"]
 
@@ -83,14 +85,18 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
     """What may stand between double quotes, and without them."""
     name = sampled(*names.scalars)
     changes = st.one_of(
-        st.builds("{}{}".format, sampled("%", "%%", "#", "##"), sampled(*PATTERNS)),
+        sampled(*CUTS),
         st.builds("{}{}".format, sampled(":-", "-", ":+", "+"), sampled("d", "$N", "${B}", "x y", "'q'")),
     )
     text_changes = sampled("^^", ",,", "/a/x", "//a/${B}", "//b")
     rare = st.one_of(
-        st.builds("${{{}{}}}".format, name, sampled("//?", "/#a/x", "@Q", ":1", ":1:-1", "^", "^^[ab]")),
+        st.builds(
+            "${{{}{}}}".format,
+            name,
+            sampled("//?", "/#a/x", "@Q", ":1", ":1:-1", "^", "^^[ab]", "#?", "%[ab]", "##a*"),
+        ),
         sampled("$((N << 1))", "$((010))", "{a,{b,c}}", "${L[@]: -1}", "${L[@]:1}", "${@:0:1}", "${!V}"),
-        sampled("$((N > 2 || N++))", "${@:2}"),
+        sampled("$((N > 2 || N++))", "$((N, 2 ** 3))", "$((N ? 1 : C))", "${@:2}"),
     )
     return st.one_of(
         name.map("${{{}}}".format),
@@ -98,8 +104,8 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
         *[rare] * (not names.is_known),
         name.map("${{#{}}}".format),
         st.builds("${{{}{}}}".format, name, text_changes),
-        sampled("$((N++))", "$((N ? 1 : C))", "$((N += 2))", "$((-N))"),
-        sampled("$((!N, 2 ** 3))", "$(printf '%s,' a \"$A\" b)"),
+        sampled("$((N++))", "$((N += 2))", "$((-N))"),
+        sampled("$((!N))", "$(printf '%s,' a \"$A\" b)"),
         sampled("$(printf '%s=%d\\n' a $N; echo b)", '$(if [ -n "$C" ]; then echo c; fi)', "$(printf %%)"),
         sampled(
             "$(cd /usr/lib/.. && pwd)", "$(cd -- /; builtin cd usr >/dev/null 2>&1 && echo $PWD)", "${PWD}"

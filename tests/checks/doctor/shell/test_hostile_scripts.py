@@ -49,7 +49,7 @@ HOSTILE = {
     "reads": (WORDS + ROUNDS + 'read -ra A <<< "$x"; done\n' + RUN, TOO_MUCH),
     "evals": (ROUNDS + 'eval "A$i=1; B$i=1; C=$(eval "echo $i")"; done\n' + RUN, TOO_MUCH),
     "arrays": (ROUNDS + 'L+=("${L[@]}" x); done\n' + RUN, TOO_MUCH),
-    "a pattern": ("x=" + "a" * 4000 + "\n" + ("y=${x%%" + "*a" * 60 + "b}\n") * 90 + RUN, TOO_MUCH),
+    "a pattern": ("x=" + "a" * 4000 + "\n" + ("y=${x%%" + "*a" * 60 + "b}\n") * 90 + RUN, None),
     "conditions": ("".join(f"V{n}=\nif [ $X ]; then W{n}=1; fi\n" for n in range(3000)) + RUN, TOO_MUCH),
     "recursion": ("f() { f; }; f", TOO_DEEP),
 }

@@ -67,6 +67,8 @@ def test_what_only_a_shell_knows_is_marked(text, unknown):
         ("X=abc; run ${X/?/c}", "${X/?/c}", "a changed value of `X`"),
         ("X=abc; run ${X^^[ab]}", "${X^^[ab]}", "a changed value of `X`"),
         ("X=abc; run ${X:1:2}", "${X:1:2}", "a changed value of `X`"),
+        ("X=abc; run ${X%b?}", "${X%b?}", "a changed value of `X`"),
+        ("X=abc; run ${X##a*}", "${X##a*}", "a changed value of `X`"),
         ("X=abc; run ${X^}", "${X^}", "a changed value of `X`"),
         ("X=Y; Y=z; run ${!X}", "${!X}", "a changed value of `X`"),
         ("run {01..03}", "{01..03}", "`{...}`"),

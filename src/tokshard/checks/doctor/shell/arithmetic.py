@@ -13,7 +13,6 @@ from tokshard.checks.doctor.shell.values import Value, known, reasons_of, scalar
 # Others, such as octal numbers and expressions, are unknown.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_MAX_EXPONENT = 63
 
 
 def _divide(one: int, other: int) -> int:
@@ -27,7 +26,6 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "*": operator.mul,
     "/": _divide,
     "%": lambda one, other: one - other * _divide(one, other),
-    "**": operator.pow,
     "<": operator.lt,
     ">": operator.gt,
     "<=": operator.le,
@@ -36,13 +34,10 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "!=": operator.ne,
     "&&": lambda one, other: bool(one and other),
     "||": lambda one, other: bool(one or other),
-    ",": lambda _, other: other,
 }
 
 
-def value_of_arithmetic(  # noqa: PLR0911 - one for each kind
-    node: Node, written: str, state: State, expand: Callable[[Node], Value]
-) -> Value:
+def value_of_arithmetic(node: Node, written: str, state: State, expand: Callable[[Node], Value]) -> Value:
     """Return the value of an expression, after its assignments.
 
     Args:
@@ -55,9 +50,9 @@ def value_of_arithmetic(  # noqa: PLR0911 - one for each kind
     def value_of(inner: Node) -> Value:
         return value_of_arithmetic(inner, written, state, expand)
 
+    while node["Type"] == "ParenArithm":
+        node = node["X"]
     sign = node.get("Op", "")
-    if node["Type"] == "ParenArithm":
-        return value_of(node["X"])
     if node["Type"] == "Word":
         # An expansion to nothing is an error in most expressions.
         return _operand(expand(node) or unknown(written), written, state)
@@ -76,11 +71,6 @@ def value_of_arithmetic(  # noqa: PLR0911 - one for each kind
     if sign in ("&&", "||", "?") and (names := list(assigned_names(node["Y"]))):
         state.forget(names, (f"`{sign}`",))  # the assignment may not be evaluated
         return unknown(written, reasons_of(first))
-    if sign == "?":
-        one, other = value_of(node["Y"]["X"]), value_of(node["Y"]["Y"])
-        if (text := text_of(first)) is None:
-            return unknown(written, reasons_of(first, one, other))
-        return other if text == "0" else one
     if "Y" in node:
         return _combined(sign, [first, value_of(node["Y"])], written)
     return _combined("==" if sign == "!" else sign, [known("0"), first], written)
@@ -106,10 +96,9 @@ def _combined(sign: str, values: list[Value], written: str) -> Value:
 
 def calculated(sign: str, one: str, other: str) -> str | None:
     """Return the result of an operator and two integers; None if it is an error or may differ in bash."""
-    operation = _OPERATIONS.get(sign)
-    if operation is None or not (_INTEGER.fullmatch(one) and _INTEGER.fullmatch(other)):
+    if sign not in _OPERATIONS or not (_INTEGER.fullmatch(one) and _INTEGER.fullmatch(other)):
         return None
-    if (sign in ("/", "%") and int(other) == 0) or (sign == "**" and not 0 <= int(other) <= _MAX_EXPONENT):
+    if sign in ("/", "%") and int(other) == 0:
         return None
-    result = str(int(operation(int(one), int(other))))
+    result = str(int(_OPERATIONS[sign](int(one), int(other))))
     return result if _INTEGER.fullmatch(result) else None

@@ -32,7 +32,7 @@ from tokshard.checks.doctor.shell.values import (
 
 _GLOB = re.compile(r"[*?]")
 _OTHER_PATTERN = re.compile(r"\[\^|\[\[|\\|[@+?*!]\(")
-_PATTERN = re.compile(r"[*?\[\\(]|^[#%]")
+_PATTERN = re.compile(r"[*?\[\\(]")
 _ALL = frozenset("@*")
 _SPECIAL = frozenset("?$!-_")
 # After an assignment or a colon, bash may expand it as well.
@@ -41,7 +41,6 @@ _ANSI_ESCAPE = re.compile(r"\\([nt\\'])")
 _ANSI = {"n": "\n", "t": "\t"}
 _MIN_NAME = 3
 _MAX_UNSET = 20
-_MAX_CUT = 4096
 # Schedulers, launchers and logins set these variables.
 _OF_ENVIRONMENT = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMI|PMIX|CUDA|NCCL|ROCR|HIP|CONDA|HF|WANDB|MASTER|LOCAL|NODE|WORLD|GROUP|KUBERNETES)_\w+"
@@ -53,19 +52,24 @@ _CASES: Mapping[str, Callable[[str], str]] = {"^^": str.upper, ",,": str.lower}
 
 
 class _Quotes(NamedTuple):
-    """How a part of a word is quoted: the characters that a backslash quotes, and whether it is split."""
+    """How a part of a word is quoted.
+
+    Attributes:
+        escapes: A backslash and the characters that it quotes.
+        is_split: Whether expansions are split at blanks.
+        is_text_split: Whether text is split as well.
+    """
 
     escapes: re.Pattern[str]
     is_split: bool = False
+    is_text_split: bool = False
 
 
 _ASSIGNED = _Quotes(re.compile(r"\\\n|\\(.)", re.DOTALL))
 _BARE = _ASSIGNED._replace(is_split=True)
+_REPLACING = _BARE._replace(is_text_split=True)  # a word within ${X:-...}
 _QUOTED = _Quotes(re.compile(r'\\\n|\\([$`"\\])'))
 _DOCUMENT = _Quotes(re.compile(r"\\\n|\\([$`\\])"))
-
-Substitute = Callable[[Node, State], Value]
-"""Function that returns the output of a command substitution."""
 
 
 class Expander:
@@ -74,10 +78,10 @@ class Expander:
     Args:
         text: The script.
         state: The state; assignments within expansions change it.
-        substitute: A function for command substitutions.
+        substitute: A function that returns the output of a command substitution.
     """
 
-    def __init__(self, text: ShellText, state: State, substitute: Substitute) -> None:
+    def __init__(self, text: ShellText, state: State, substitute: Callable[[Node, State], Value]) -> None:
         self._text = text
         self._state = state
         self._substitute = substitute
@@ -106,12 +110,6 @@ class Expander:
         self._add_parts(fields, parts, quotes)
         return fields
 
-    def _has_separators(self) -> bool:
-        """Return whether the script sets other separators: it is unknown what they split."""
-        variable = self._state.variables.get("IFS")
-        text = text_of(variable[0]) if variable else None
-        return text is not None and set(text) != set(" \t\n")
-
     def _add_parts(self, fields: Fields, parts: Sequence[Node], quotes: _Quotes) -> None:
         for number, part in enumerate(parts):
             kind = part["Type"]
@@ -131,7 +129,7 @@ class Expander:
                 self._add(fields, value)
             elif kind == "DblQuoted":
                 inner = part.get("Parts", ())
-                if len(inner) != 1 or inner[0]["Type"] != "ParamExp" or not _is_list(inner[0]):
+                if len(inner) != 1 or inner[0]["Type"] != "ParamExp" or _index_of(inner[0]) not in _ALL:
                     fields.add(())  # without elements, "${ARRAY[@]}" is no word at all
                 self._add_parts(fields, inner, _QUOTED)
             elif kind == "ParamExp":
@@ -149,7 +147,7 @@ class Expander:
             fields.add(closed(value))
             return
         self._state.run.spend(5 * len(written_text(value)))
-        if self._has_separators():
+        if self._state.variables.get("IFS"):
             value = unknown(written_text(value), reasons_of(value) or ("`IFS`",)) if value else ()
         fields.add_split(value)
 
@@ -161,19 +159,14 @@ class Expander:
             is_pattern = quotes.is_split and _GLOB.search(re.sub(r"\\.", "", raw))
             if is_home and home:
                 value = (*home[0], *known(text[1:]))
-            elif is_pattern or _TILDE.search(raw):  # the files that match, and the homes of other users
-                value = unknown(text)
-        self._add(fields, value)
+            elif is_pattern or _TILDE.search(raw) or (quotes.is_text_split and "\\" in raw):
+                value = unknown(text)  # the files that match, and the homes of other users
+        self._add(fields, value, is_split=quotes.is_text_split)
 
     def _add_parameter(self, fields: Fields, part: Node, quotes: _Quotes) -> None:
         values = self._parameter(part)
         if isinstance(values, dict):  # a word that replaces the value
-            for inner in values.get("Parts", ()):
-                text = inner.get("Value", "") if inner["Type"] == "Lit" else ""
-                if text and quotes.is_split and not re.search(r"[\\*?~]", text):
-                    self._add(fields, known(text), is_split=True)
-                else:
-                    self._add_parts(fields, [inner], quotes)
+            self._add_parts(fields, values.get("Parts", ()), _REPLACING if quotes.is_split else quotes)
         elif quotes.is_split:
             for number, value in enumerate(values):
                 if number:
@@ -189,7 +182,7 @@ class Expander:
         operation = part.get("Exp") or {}
         kind = operation.get("Op", "")
         written = self._text.written(part)
-        is_list = _is_list(part)
+        is_list = _index_of(part) in _ALL
         variable = self._variable(name)
         values = () if variable is None else self._selected(part, variable, written)
         pieces = [piece for value in values for piece in value]
@@ -247,9 +240,9 @@ class Expander:
 
     def _selected(self, part: Node, variable: Variable, written: str) -> Sequence[Value]:
         """Return the elements that the index selects."""
-        if _index_of(part) == "*" and self._has_separators():
+        if _index_of(part) == "*" and self._state.variables.get("IFS"):
             return [unknown(written)]
-        if _is_list(part):
+        if _index_of(part) in _ALL:
             return variable
         number = known("0") if part.get("Index") is None else self.number(part["Index"], written)
         text = text_of(number)
@@ -263,7 +256,8 @@ class Expander:
         kind = operation.get("Op", "")
         text = text_of(value)
         if text is not None and kind in _ENDS:
-            return self._cut(text, text_of(self.value(operation.get("Word"))), kind)
+            pattern = text_of(self.value(operation.get("Word")))
+            return None if pattern is None else _cut(text, pattern, kind)
         if text is None or not text.isascii():
             return None  # the locale decides
         if kind in _CASES and not operation.get("Word"):
@@ -275,25 +269,11 @@ class Expander:
     def _replaced(self, text: str, node: Node) -> str | None:
         old = text_of(self.value(node["Orig"]))
         new = text_of(self.value(node.get("With")))
-        if not old or new is None or _PATTERN.search(old) or re.search(r"[&\\]", new):
+        if not old or old[0] in "#%" or _PATTERN.search(old) or new is None or re.search(r"[&\\]", new):
             return None
         count = text.count(old) if node.get("All") else 1
         self._state.run.spend(count * (1 + len(new) // 32))
         return text.replace(old, new, count)
-
-    def _cut(self, text: str, pattern: str | None, kind: str) -> str | None:
-        if pattern is not None and not _PATTERN.search(pattern):
-            return text.removeprefix(pattern) if kind[0] == "#" else text.removesuffix(pattern)
-        if pattern is None or len(text) > _MAX_CUT or len(pattern) > _MAX_CUT:
-            return None
-        self._state.run.spend(len(text) * (len(text) * pattern.count("*") // 4096 + 1) + 10 * len(pattern))
-        ends = range(len(text) + 1)
-        for cut in ends if kind in ("%%", "#") else reversed(ends):
-            part, remainder = (text[:cut], text[cut:]) if kind[0] == "#" else (text[cut:], text[:cut])
-            is_match = matches(part, pattern)
-            if is_match is not False:
-                return remainder if is_match else None
-        return text
 
     def number(self, node: Node, written: str) -> Value:
         """Return the value of an arithmetic expression."""
@@ -327,16 +307,25 @@ class Expander:
         state.assign(name, (value,))
 
 
+def _cut(text: str, pattern: str, kind: str) -> str | None:
+    """Remove a literal text, or up to or from one (``#*TEXT``, ``%TEXT*``); None for other patterns."""
+    is_start = kind[0] == "#"
+    literal = pattern.removeprefix("*") if is_start else pattern.removesuffix("*")
+    if not literal or _PATTERN.search(literal):
+        return None
+    if literal == pattern:
+        return text.removeprefix(pattern) if is_start else text.removesuffix(pattern)
+    before, separator, after = text.partition(literal) if kind in ("#", "%%") else text.rpartition(literal)
+    return text if not separator else after if is_start else before
+
+
 def _opened(value: Value) -> Value:
     # Of an undecided list, any number of elements may be there.
     return tuple(piece._replace(is_open=piece.is_open or bool(piece.choices)) for piece in value)
 
 
-def _is_list(part: Node) -> bool:
-    return _index_of(part) in _ALL
-
-
 def _index_of(part: Node) -> str:
+    """Return the literal index of an expansion: @ or * for a list."""
     name = part["Param"].get("Value", "")
     if name in _ALL:
         return str(name)

@@ -29,7 +29,7 @@ _MAX_CHARACTERS = 4 << 20
 # The parser takes about 6 KB for a word: it reads up to 45,000 words.
 _LIMITS = ((resource.RLIMIT_CPU, 3), (resource.RLIMIT_DATA, 280 << 20))  # s and bytes
 _MAX_PARSER_SECONDS = 20  # on a busy machine
-_PROGRAMS = ("shfmt", "shfmt.exe")
+_PROGRAM = "shfmt"
 # Published scripts contain texts such as <path of the data>, which bash would take for redirections.
 _FILL_IN = re.compile(
     r"""(?<![<\d&])<[A-Za-z][^<>\n&|;"'$]*(?<!\s)(?<!\s\d)>(?=[\s"'_/\\),.]|$)""",
@@ -40,7 +40,7 @@ _BRACKET = re.compile(r"(?<=\s)\[(?=[^\s\[\]]*\](?!\s|\+?=))")
 ASSIGNMENT = re.compile(r"\+\+|--|(?:[-+*/%&|^]|<<|>>)?=")
 """Operators of arithmetic that set a variable."""
 
-_MESSAGE = re.compile(r"<standard input>:(\d+):\d+: (.*)|(\d+):\d+: (.*)")
+_MESSAGE = re.compile(r"(?:<standard input>:)?(\d+):\d+: (.*)")
 
 
 class SyntaxProblemError(UsageError):
@@ -113,20 +113,17 @@ def _parse(source: bytes) -> tuple[Node, int]:
             env={**os.environ, "GOGC": "70"},  # a smaller heap
             preexec_fn=_limit,
         )
+        if done.returncode == 0:
+            return json.loads(done.stdout, object_hook=_compact), len(done.stdout)
     except subprocess.TimeoutExpired:
         raise _too_large() from None
-    except subprocess.SubprocessError:
+    except (subprocess.SubprocessError, RecursionError):
         raise too_deep() from None  # too deep to set the limits
-    if done.returncode == 0:
-        try:
-            return json.loads(done.stdout, object_hook=_compact), len(done.stdout)
-        except RecursionError:
-            raise too_deep() from None
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [""]
     if (match := _MESSAGE.fullmatch(lines[0])) is None:
         raise _too_large()  # the parser has run out of memory
     raise SyntaxProblemError(
-        f"cannot read the launch script: line {match[1] or match[3]}: {match[2] or match[4]}",
+        f"cannot read the launch script: line {match[1]}: {match[2]}",
         hint="check the script with bash -n, or pass the command alone",
     )
 
@@ -157,10 +154,10 @@ def too_deep() -> UsageError:
 @cache
 def _program() -> str:
     for file in importlib.metadata.files(_PACKAGE) or ():
-        if file.name in _PROGRAMS and os.path.isfile(file.locate()):
+        if file.name == _PROGRAM and os.path.isfile(file.locate()):
             return str(file.locate())
-    if (found := shutil.which(_PROGRAMS[0])) is not None:
-        return found
+    if (path := shutil.which(_PROGRAM)) is not None:
+        return path
     raise UsageError(
         f"the package {_PACKAGE}, which reads launch scripts, is incomplete",
         hint=f"install it again: pip install --force-reinstall {_PACKAGE}",

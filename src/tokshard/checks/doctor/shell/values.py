@@ -138,17 +138,12 @@ def is_open(values: Iterable[Value]) -> bool:
 
 
 def script_of(value: Value) -> str:
-    """Return a value as text of another script, in which unknown parts stay unknown.
-
-    Example:
-        >>> script = script_of((Piece("run "), Piece("$@", True)))
-        >>> script[:16], written_text(value_of_script(script))
-        ('run ${__unknown_', 'run $@')
-    """
-    return "".join(
+    """Return a value as text of another script, in which unknown parts stay unknown."""
+    texts = (
         f"${{{_PREFIX}{json.dumps(piece).encode().hex()}}}" if piece.is_unknown else piece.text
         for piece in value
     )
+    return "".join(texts)
 
 
 def value_of_script(text: str) -> Value:
