@@ -298,13 +298,13 @@ class Expander:
         value = self.value(assignment.get("Value"))
         if (index := assignment.get("Index")) is not None:
             self.number(index, "")  # for its assignments
-        if index is not None or len(before) > 1:
+        if index is not None or (len(before) > 1 and is_open(before)):
             state.forget([name], reasons_of(*before) or (f"`{name}[...]=`",))
             return
         if is_appended:
             value = (*before, ())[0] + value
             state.run.spend_on(value)
-        state.assign(name, (value,))
+        state.assign(name, (value, *before[1:]))
 
 
 def _cut(text: str, pattern: str, kind: str) -> str | None:
