@@ -88,24 +88,23 @@ def condition_of_words(values: Sequence[Value]) -> ExitStatus:
 
 def condition_of_test(node: Node, expander: Expander) -> ExitStatus:
     """Return the outcome of a ``[[ ... ]]``."""
-    kind = node["Type"]
-    if kind == "ParenTest" or (kind == "UnaryTest" and node["Op"] == "!"):
-        inner = condition_of_test(node["X"], expander)
-        return inner if kind == "ParenTest" else inner.negated()
-    if kind == "UnaryTest":
-        return _unary(node["Op"], expander.value(node["X"]))
-    if kind == "BinaryTest":
-        if node["Op"] in ("&&", "||"):
-            combine = both if node["Op"] == "&&" else either
-            return combine(condition_of_test(node["X"], expander), condition_of_test(node["Y"], expander))
-        parts = node["Y"].get("Parts", ())
-        quoted = [part for part in parts if part["Type"] in ("SglQuoted", "DblQuoted")]
-        values = expander.value(node["X"]), expander.value(node["Y"])
-        has_patterns = len(quoted) < len(parts)
-        if has_patterns and _SPECIAL.search(written_text(expander.value({"Parts": quoted}))):
-            return _unknown(*values)  # quotes around a part of the pattern make its characters ordinary
-        return _binary(values[0], node["Op"], values[1], has_patterns=has_patterns)
-    return _unary("-n", expander.value(node))
+    while node["Type"] == "ParenTest":
+        node = node["X"]
+    sign = node.get("Op", "-n")
+    if sign == "!":
+        return condition_of_test(node["X"], expander).negated()
+    if sign in ("&&", "||"):
+        combine = both if sign == "&&" else either
+        return combine(condition_of_test(node["X"], expander), condition_of_test(node["Y"], expander))
+    if node["Type"] != "BinaryTest":
+        return _unary(sign, expander.value(node.get("X", node)))
+    parts = node["Y"].get("Parts", ())
+    quoted = [part for part in parts if part["Type"] in ("SglQuoted", "DblQuoted")]
+    values = expander.value(node["X"]), expander.value(node["Y"])
+    has_patterns = len(quoted) < len(parts)
+    if has_patterns and _SPECIAL.search(written_text(expander.value({"Parts": quoted}))):
+        return _unknown(*values)  # quotes around a part of the pattern make its characters ordinary
+    return _binary(values[0], sign, values[1], has_patterns=has_patterns)
 
 
 def _unknown(*values: Value) -> ExitStatus:

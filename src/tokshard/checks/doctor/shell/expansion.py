@@ -256,8 +256,10 @@ class Expander:
         kind = operation.get("Op", "")
         text = text_of(value)
         if text is not None and kind in _ENDS:
-            pattern = text_of(self.value(operation.get("Word")))
-            return None if pattern is None else _cut(text, pattern, kind)
+            word: Node = operation.get("Word") or {}
+            pattern = text_of(self.value(word)) or ""
+            is_quoted = "*" in pattern and re.search(r"[\\'\"]", self._text.written(word))
+            return None if is_quoted else _cut(text, pattern, kind)
         if text is None or not text.isascii():
             return None  # the locale decides
         if kind in _CASES and not operation.get("Word"):
