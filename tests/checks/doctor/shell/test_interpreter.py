@@ -246,7 +246,10 @@ def test_less_common_syntax(text, expected):
         ("for i in 1 2; do [ $X ] || continue; run; done", [[], []]),
         ("case $X in a) ;; *) exit 1 ;; esac; run", [[]]),
         ("[[ a == [^b] ]] && run; case a in [[:alpha:]]) run ;; esac", [["`[ a == [^b] ]`"], ["`case a`"]]),
-        ("[[ '*a' == '*'* ]] && run", [["`[ *a ** ]`"]]),
+        (
+            "[[ '*a' == '*'* ]] && run; [[ 'ba' == '*'* ]] && run; [[ '[a' == '['* ]] && run",
+            [[], ["`[ [a == [[]* ]`"]],
+        ),
         # A variable with a default in the script is not set.
         ('if [ -z "$X" ]; then X=1; run; else run no; fi', [[]]),
         ("[[ -n $X ]] || X=1; if [ $X = 1 ]; then run; fi", [[]]),

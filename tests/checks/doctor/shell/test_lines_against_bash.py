@@ -173,6 +173,8 @@ LINES = [
     "X=abc; run ${X%%b*} ${X#*b} ${X##*/} ${X%c} ${X%/*}",
     "X=aaa; run ${X#*aa} ${X##*aa}x ${X%aa*} ${X%%aa*}x ${X#aa} ${X%aa} ${X#*b} ${X%b*} ${X#} ${X#*}x ${X##*}x",
     'X=\'a*b*\'; run "${X%\'*\'}" "${X#a\\*}" "${X#"*"}" ${X#*\'*\'}x',
+    "case 'a*' in 'b'*) run 1;; \"a\"'*') run 2;; esac; case ab in 'a*') run 3;; \"*\") run 5;; esac",
+    "A='f*'; [[ foo == $A ]] && run 1; [[ foo == \"$A\" ]] || run 2; [[ 'f*' == \"$A\" ]] && run 3; [[ x'?' == x\"?\" ]] && run 4",
     "X=/a/b.c; run ${X##*/} ${X%/*} ${X%.*} ${X##*.}",
     "X=; run ${X:+a}b ${X:-c} ${X-d}e",
     'run {a,b}{1..3} x{01..03} {a,b}{} {a,}b {1..3}} a{b {a b} {,} "{a,b}" {a,"b c"} $X{a,b}',

@@ -24,7 +24,6 @@ from tokshard.checks.doctor.shell.values import (
 _VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge": ">="}
 _BINARY = frozenset({"=", "==", "!=", *_NUMBERS})
-_SPECIAL = re.compile(r"[*?\[\\]")
 _MAX_SHOWN = 60
 
 
@@ -98,13 +97,7 @@ def condition_of_test(node: Node, expander: Expander) -> ExitStatus:
         return combine(condition_of_test(node["X"], expander), condition_of_test(node["Y"], expander))
     if node["Type"] != "BinaryTest":
         return _unary(sign, expander.value(node.get("X", node)))
-    parts = node["Y"].get("Parts", ())
-    quoted = [part for part in parts if part["Type"] in ("SglQuoted", "DblQuoted")]
-    values = expander.value(node["X"]), expander.value(node["Y"])
-    has_patterns = len(quoted) < len(parts)
-    if has_patterns and _SPECIAL.search(written_text(expander.value({"Parts": quoted}))):
-        return _unknown(*values)  # quotes around a part of the pattern make its characters ordinary
-    return _binary(values[0], sign, values[1], has_patterns=has_patterns)
+    return _binary(expander.value(node["X"]), sign, expander.pattern(node["Y"]), has_patterns=True)
 
 
 def _unknown(*values: Value) -> ExitStatus:

@@ -21,6 +21,7 @@ from tokshard.checks.doctor.shell.values import (
     is_open,
     joined_values,
     known,
+    merged,
     reasons_of,
     text_of,
     unknown,
@@ -100,6 +101,20 @@ class Expander:
     def value(self, node: Node | None) -> Value:
         """Return the value of a word that is not split, as on the right of an assignment."""
         return joined_values(self._fields((node or {}).get("Parts", ()), _ASSIGNED).values())
+
+    def pattern(self, node: Node | None) -> Value:
+        """Return the value of a pattern, in which quoted characters stand for themselves as in ``[*]``."""
+        value: Value = ()
+        for part in (node or {}).get("Parts", ()):
+            added = self.value({"Parts": [part]})
+            if part["Type"] in ("SglQuoted", "DblQuoted"):
+                added = tuple(
+                    piece._replace(text=re.sub(r"[*?[]", r"[\g<0>]", piece.text)) for piece in added
+                )
+            elif part["Type"] == "Lit" and re.search(r"\\[*?[\\(]|~", part.get("Value", "")):
+                added = unknown(self._text.written(part))
+            value += added
+        return merged(value)
 
     def here_document(self, node: Node) -> Value:
         """Return the text of a here-document: as between double quotes, but quotes are characters."""
@@ -256,10 +271,7 @@ class Expander:
         kind = operation.get("Op", "")
         text = text_of(value)
         if text is not None and kind in _ENDS:
-            word: Node = operation.get("Word") or {}
-            pattern = text_of(self.value(word)) or ""
-            is_quoted = "*" in pattern and re.search(r"[\\'\"]", self._text.written(word))
-            return None if is_quoted else _cut(text, pattern, kind)
+            return _cut(text, text_of(self.pattern(operation.get("Word"))) or "", kind)
         if text is None or not text.isascii():
             return None  # the locale decides
         if kind in _CASES and not operation.get("Word"):

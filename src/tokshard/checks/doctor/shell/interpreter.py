@@ -304,7 +304,7 @@ class _Interpreter:
         subject = expander.value(command["Word"])
         reasons, branches = reasons_of(subject), list[Branch]()
         for item in command.get("Items", ()):
-            patterns = [expander.value(pattern) for pattern in item["Patterns"]]
+            patterns = [expander.pattern(pattern) for pattern in item["Patterns"]]
             self.run.spend(len(patterns) * (5 + len(written_text(subject)) // 32))
             outcome = matches_any(text_of(subject), patterns)
             if outcome is not False:
