@@ -189,7 +189,9 @@ class Expander:
                 self._add(fields, value, is_split=True)
         else:
             self._state.run.spend_on(*values)
-            fields.add(*(map(_opened, values) if _index_of(part) == "@" else [joined_values(values)]))
+            # An unknown "$*" is taken for further arguments as well.
+            is_list = _index_of(part) == "@" or self._variable(part["Param"].get("Value", "")) is None
+            fields.add(*(map(_opened, values) if is_list else [joined_values(values)]))
 
     def _parameter(self, part: Node) -> Sequence[Value] | Node:  # noqa: PLR0911 - one for each kind
         """Return the values of a parameter expansion, or the word that replaces them."""
