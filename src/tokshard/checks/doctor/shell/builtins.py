@@ -17,7 +17,6 @@ from tokshard.checks.doctor.shell.values import (
     known,
     reasons_of,
     scalar,
-    script_of,
     text_of,
     unknown_variable,
     value_of,
@@ -25,10 +24,10 @@ from tokshard.checks.doctor.shell.values import (
     written_text,
 )
 
-_SILENT = frozenset({"module", "wait", "trap"})  # They change no variables, and print nothing.
 _FORMAT = re.compile(r"%[sd%]|\\[nt]|[^%\\]+|.", re.DOTALL)
 _CHARACTERS = {"%%": "%", r"\n": "\n", r"\t": "\t"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,8})")
+_BLANKS = " \t\n"
 
 
 def run_builtin(  # noqa: C901, PLR0912 - a table
@@ -63,16 +62,18 @@ def run_builtin(  # noqa: C901, PLR0912 - a table
             _change_directory(name, operands, state)
         case "pwd":
             directory = state.directory
-            if directory is not None and [word.text for word in operands] == ["-P"]:
+            if directory is not None and Word("-P") in operands:
                 directory = os.path.realpath(directory)
             state.print(UNKNOWN_OUTPUT if directory is None else known(f"{directory}\n"))
         case "echo":
             state.print(_echoed(list(map(value_of, operands))))
+        case "printf" if operands[:1] == [Word("-v")]:
+            state.forget([word.text.partition("[")[0] for word in operands[1:2]], ("`printf -v`",))
         case "printf":
-            _print_formatted(list(map(value_of, operands)), state)
-        case "umask" | "ulimit":
+            state.print(_formatted(list(map(value_of, operands)), state))
+        case "trap":
             state.print(UNKNOWN_OUTPUT)
-        case _ if name not in _SILENT:
+        case _:
             return None
     return ExitStatus.of_program(name)
 
@@ -106,51 +107,41 @@ def _shift(operands: Sequence[Word], state: State) -> ExitStatus:
     return ExitStatus(True)
 
 
-def _read(  # noqa: C901, PLR0912 - the options decide
-    name: str, operands: Sequence[Word], script: str | None, state: State
-) -> None:
-    """Set the variables of ``read`` and ``mapfile``: they are unknown unless the text is."""
-    takes_operand = "dnNptui" if name == "read" else "dnOsucC"
-    flags = ""
-    names = list[str]()
-    pending = ""
-    for word in operands:
-        if pending:
-            pending = ""
-        elif word.text.startswith("-"):
-            flags += word.text[1:]
-            pending = flags[-1:] if flags[-1:] in takes_operand else ""
-        elif word.text.isidentifier():
-            names.append(word.text)
-    value = value_of_script(script or "")
+def _read(name: str, operands: Sequence[Word], script: str | None, state: State) -> None:
+    """Set the variables of ``read`` and ``mapfile``: unknown unless text and options are plain."""
+    flags = "".join(word.text[1:] for word in operands if word.text.startswith("-"))
+    names = [word.text for word in operands if word.text.isidentifier()]
     names = names or ["REPLY" if name == "read" else "MAPFILE"]
+    value = value_of_script(script or "")
     state.forget(names, reasons_of(value) or (f"`{name}`",))
     text = text_of(value)
-    if script is None or (text is not None and "\\" in text and name == "read" and "r" not in flags):
+    if script is None or name == "getopts":
         return
-    if name == "read" and set(flags) <= set("rd") and "d" in flags and Word("") in operands:
-        if len(names) == 1 and not state.variables.get("IFS"):  # read -d '' NAME <<END: the whole text
-            state.assign(names[0], (value_of_script(script_of(value).strip(" \t\n")),))
+    separators = text_of(scalar(state.variables.get("IFS") or (known(_BLANKS),), "IFS"))
+    if name == "read" and set(flags) == set("rd") and Word("") in operands and len(names) == 1:
+        if separators == _BLANKS:  # read -r -d '' NAME <<END: the text
+            state.assign(names[0], (value_of_script(script.strip(_BLANKS)),))
         return
-    lines = [] if text is None else text.split("\n")
-    state.run.spend(6 * len(text or ""))
-    if name in ("mapfile", "readarray") and flags == "t" and len(names) == 1:
-        if text is not None:
+    if text is None:
+        return
+    state.run.spend(6 * len(text))
+    lines = text.split("\n")
+    if name != "read":
+        if flags == "t":
             state.assign(names[0], tuple(map(known, lines[:-1])))
-    elif name == "read" and set(flags) <= set("ra") and lines:
-        is_array = "a" in flags
-        separators = text_of(state.variables["IFS"][0]) if state.variables.get("IFS") else " \t\n"
-        fields = _fields(lines[0], separators, 0 if is_array else len(names))
-        if fields is not None and is_array and len(names) == 1:
-            state.assign(names[0], tuple(map(known, filter(None, fields) if fields == [""] else fields)))
-        elif fields is not None and not is_array:
-            for number, variable in enumerate(names):
-                state.assign(variable, (known("".join(fields[number : number + 1])),))
+    elif set(flags) <= set("ra") and ("r" in flags or "\\" not in text):
+        count = 0 if "a" in flags else len(names)
+        fields = _fields(lines[0], separators, count)
+        if fields is not None and "a" in flags:
+            state.assign(names[0], tuple(map(known, fields if lines[0] else ())))
+        elif fields is not None:
+            for variable, field in zip(names, [*fields, *[""] * count], strict=False):
+                state.assign(variable, (known(field),))
 
 
 def _fields(line: str, separators: str | None, count: int) -> list[str] | None:
     """Return the fields of a line, at most ``count`` unless it is 0; None if they are unknown."""
-    if separators is not None and set(separators) == set(" \t\n"):
+    if separators == _BLANKS:
         line = line.strip(" \t")
         return [line] if count == 1 else re.split(r"[ \t]+", line, maxsplit=max(count - 1, 0))
     if separators == "":
@@ -161,27 +152,21 @@ def _fields(line: str, separators: str | None, count: int) -> list[str] | None:
 
 
 def _change_directory(name: str, operands: Sequence[Word], state: State) -> None:
-    options = [word.text for word in operands if word.text in ("--", "-L", "-P", "-e")]
-    words = [word for word in operands if word.text not in options]
+    words = [word for word in operands if word.text not in ("--", "-L", "-P", "-e")]
     reasons = distinct(reason for word in words for reason in word.unknown) or (f"`{name}`",)
-    target = None if words and (words[0].unknown or len(words) > 1) else words[0].text if words else ""
-    directory = None
-    if name == "popd":
-        directory = state.pushed[-1] if state.pushed and not words else None
-        state.pushed = state.pushed[:-1]
-        target = None
-    elif name == "pushd":
-        state.pushed += (state.directory,)
-        target = target or None
-    elif not words or target == "-":
-        target = text_of(scalar(state.variables.get("OLDPWD" if words else "HOME", ()), "")) or None
+    target = text_of(value_of(words[0])) if len(words) == 1 else None
+    if not words and name == "cd":
+        target = text_of(scalar(state.variables.get("HOME", ()), "HOME")) or None
     is_searched = any(state.variables.get("CDPATH", ())) and not (target or "").startswith(("/", "."))
-    is_relative = target is not None and not os.path.isabs(target)
-    if target is not None and not is_searched and not (is_relative and state.directory is None):
+    if target is None or target == "-" or is_searched or name == "popd":
+        directory = None
+    elif os.path.isabs(target) or state.directory is not None:
         directory = os.path.normpath(os.path.join(state.directory or "/", target))
-        directory = os.path.realpath(directory) if "-P" in options else directory
+        directory = os.path.realpath(directory) if Word("-P") in operands else directory
+    else:
+        directory = None
     state.enter(directory, reasons)
-    if name != "cd" or Word("-") in words or is_searched:
+    if name != "cd" or target == "-" or is_searched:
         state.print(UNKNOWN_OUTPUT)  # the directory
 
 
@@ -196,41 +181,23 @@ def _echoed(values: Sequence[Value]) -> Value:
     return value if "n" in options else (*value, *known("\n"))
 
 
-def _print_formatted(values: list[Value], state: State) -> None:
-    """Run ``printf``."""
-    texts = list(map(written_text, values[:2]))
-    variable = texts[1] if texts[:1] == ["-v"] and len(texts) > 1 else None
-    values = values[0 if variable is None else 2 :]
-    printed = _formatted(values[1:] if values and written_text(values[0]) == "--" else values, state)
-    if variable is None:
-        state.print(printed)
-    elif printed == UNKNOWN_OUTPUT or not variable.isidentifier():
-        state.forget([variable.partition("[")[0]], ("`printf`",))
-    else:
-        state.assign(variable, (printed,))
-
-
 def _formatted(values: Sequence[Value], state: State) -> Value:
     """Return the output of ``printf``, which repeats its format for all values."""
     form = text_of(values[0]) if values else None
     tokens = _FORMAT.findall(form or "")
-    if form is None or form.startswith("-") or any(token in ("%", "\\") for token in tokens):
-        return UNKNOWN_OUTPUT
-    operands = list(values[1:])
+    operands = values[1:]
     fields = sum(token in ("%s", "%d") for token in tokens)
-    rounds = max(1, -(-len(operands) // fields)) if fields else 1
+    rounds = len(operands) // fields if fields else 1
+    is_filled = not fields or (rounds > 0 and rounds * fields == len(operands))
+    if form is None or form.startswith("-") or "%" in tokens or "\\" in tokens or not is_filled:
+        return UNKNOWN_OUTPUT
     state.run.spend(rounds * (len(form) + len(tokens)))
     remaining = iter(operands)
     printed: list[Value] = []
     for token in tokens * rounds:
-        if token not in ("%s", "%d"):
-            printed.append(known(_CHARACTERS.get(token, token)))
-            continue
-        value = next(remaining, ())
-        if token == "%d":  # noqa: S105 - a format
-            value = value or known("0")
-            if not _NUMBER.fullmatch(text_of(value) or ""):
-                return UNKNOWN_OUTPUT
+        value = next(remaining) if token in ("%s", "%d") else known(_CHARACTERS.get(token, token))
+        if token == "%d" and not _NUMBER.fullmatch(text_of(value) or ""):  # noqa: S105 - a format
+            return UNKNOWN_OUTPUT
         printed.append(value)
     state.run.spend_on(*printed)
     return tuple(piece for value in printed for piece in value)
@@ -238,33 +205,25 @@ def _formatted(values: Sequence[Value], state: State) -> Value:
 
 def output_of(words: Sequence[Word], text: str | None, state: State) -> Value:
     """Return the output of a program, as far as it is known without running it."""
-    program = words[0].text
-    operands = [text_of(value_of(word)) for word in words[1:]]
-    texts = [operand for operand in operands if operand is not None]
-    if program == "cat" and not operands and text is not None:
+    if words[0].text == "cat" and len(words) == 1 and text is not None:
         return value_of_script(text)
-    if program in ("readlink", "realpath"):
-        options = {option for option in texts if option.startswith("-")}
-        if options <= {"--", "-f", "-e", "-m"} and (program == "realpath" or options - {"--"}):
-            texts = [option for option in texts if option not in options]
-            program = "realpath"
-    elif texts[:1] == ["--"]:
-        texts = texts[1:]
-    if None in operands or any(option.startswith("-") for option in texts):
+    texts = [word.text for word in words if word.text != "--"]
+    if any(word.unknown for word in words) or texts[-1].startswith("-"):
         return UNKNOWN_OUTPUT
     output = None
-    match program, *texts:
+    match texts:
         case "dirname", path:
             output = os.path.dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
-        case "realpath", path if os.path.isabs(path) or state.directory is not None:
-            output = os.path.realpath(os.path.join(state.directory or "/", path))
-        case ("basename", path) | ("basename", path, _):
+        case ("realpath", path) | ("realpath", "-e" | "-m", path) | ("readlink", "-f" | "-e" | "-m", path):
+            if os.path.isabs(path) or state.directory is not None:
+                output = os.path.realpath(os.path.join(state.directory or "/", path))
+        case ("basename", path, *suffix) if len(suffix) < 2 and not path.startswith("-"):
             base = os.path.basename(path.rstrip("/")) or path[:1]
-            output = base if [base] == texts[1:] else base.removesuffix("".join(texts[1:]))
+            output = base if [base] == suffix else base.removesuffix("".join(suffix))
         case "expr", one, sign, other:
             output = calculated(sign, one, other)
-        case ("seq", last) | ("seq", _, last) if all(map(_NUMBER.fullmatch, texts)):
-            numbers = range(int(texts[0]) if len(texts) > 1 else 1, int(last) + 1)
-            state.run.spend(len(numbers))
-            output = "\n".join(map(str, numbers))
+        case "seq", *numbers if len(numbers) < 3 and all(map(_NUMBER.fullmatch, numbers)):
+            counted = range(int(numbers[0]) if numbers[1:] else 1, int(numbers[-1]) + 1)
+            state.run.spend(len(counted))
+            output = "\n".join(map(str, counted))
     return UNKNOWN_OUTPUT if output is None else known(f"{output}\n")

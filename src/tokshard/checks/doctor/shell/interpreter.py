@@ -401,9 +401,8 @@ class _Interpreter:
             forgotten |= changed
             if end.parameters != state.parameters:
                 state.parameters = None
-            if end.directory != state.directory or end.pushed != state.pushed:
+            if end.directory != state.directory:
                 state.directory = None
-                state.pushed = ()
         self.run.settle([state.fork(), end], reasons, state)
 
     # Commands

@@ -106,7 +106,6 @@ class State:
         directory: The current directory; None if it is unknown.
         requires_set: Whether ``set -u`` is in effect.
         output: The output of the current command substitution; None outside of them.
-        pushed: The directories to which `popd` returns.
     """
 
     run: ScriptRun
@@ -120,7 +119,6 @@ class State:
     directory: str | None = None
     requires_set: bool = False
     output: Value | None = None
-    pushed: tuple[str | None, ...] = ()
 
     def fork(self) -> State:
         """Return a copy that can be changed independently."""
@@ -211,9 +209,8 @@ class State:
         self.requires_set = all(end.requires_set for end in ends)
         if any(end.parameters != first.parameters for end in ends):
             self.parameters = None
-        if any(end.directory != first.directory or end.pushed != first.pushed for end in ends):
+        if any(end.directory != first.directory for end in ends):
             self.directory = None
-            self.pushed = ()
             self.forget(["PWD"], reasons)
         if any(end.output != first.output for end in ends):
             self.output = UNKNOWN_OUTPUT
