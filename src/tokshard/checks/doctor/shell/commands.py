@@ -72,24 +72,15 @@ def keeps_output(redirections: Sequence[Node]) -> bool | None:
     return is_kept
 
 
-def directives_of(script: str) -> Iterator[str]:
-    """Yield the options of the ``#SBATCH`` lines of a script."""
+def directives_of(script: str) -> list[str]:
+    """Return the words of the ``#SBATCH`` lines of a script: ``--nodes=4``, ``-N``, ``4``."""
+    words = list[str]()
     for line in script.splitlines():
         if line.strip() and not line.startswith("#"):
-            return  # sbatch reads the comments before the first command
+            break  # sbatch reads the comments before the first command
         if (match := _DIRECTIVE.match(line)) is not None:
-            yield match[1].partition(" #")[0]
-
-
-def variables_of_directives(script: str) -> Iterator[tuple[str, str]]:
-    """Yield the variables that Slurm sets for the ``#SBATCH`` lines of a script.
-
-    Example:
-        >>> list(variables_of_directives("#SBATCH --nodes=4 --gres=gpu:8"))
-        [('SLURM_NNODES', '4'), ('SLURM_JOB_NUM_NODES', '4'), ('SLURM_GPUS_ON_NODE', '8')]
-    """
-    for directive in directives_of(script):
-        yield from variables_of_options(directive.split())
+            words += match[1].partition(" #")[0].split()
+    return words
 
 
 def variables_of_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -90,7 +90,7 @@ def read_shell(
     state.requires_set = _SETS_U.match(text) is not None
     for name, value in {"PWD": state.directory, "HOME": os.path.expanduser("~"), **given}.items():
         state.export(name, value)
-    directives = list(commands.directives_of(text))
+    directives = commands.directives_of(text)
     if directives:
         if "SLURM_SUBMIT_DIR" not in given:
             state.export("SLURM_SUBMIT_DIR", state.directory)
@@ -126,18 +126,19 @@ class _Interpreter:
         text: The text.
         wrappers: The words of the commands that run it.
         outer_line: The line of the command that runs it; None for the script itself.
-        options: The variables of the options of ``sbatch``, which override its directives.
+        options: The options of ``sbatch``, which override its directives.
     """
 
     run: ScriptRun
     text: ShellText
     wrappers: tuple[Word, ...] = ()
     outer_line: int | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
     def all_statements(self, state: State) -> None:
         """Run the text."""
-        for name, value in {**dict(commands.variables_of_directives(self.text.text)), **self.options}.items():
+        options = [*commands.directives_of(self.text.text), *self.options]
+        for name, value in commands.variables_of_options(options):
             if name not in self.run.given:
                 state.export(name, value)
         self._statements(self.text.statements, state)
@@ -240,13 +241,16 @@ class _Interpreter:
         self, reasons: tuple[str, ...], branches: Sequence[Branch], state: State
     ) -> list[ExitStatus | None]:
         """Run the branches of an undecided condition, each from the same state, and return their outcomes."""
-        outcomes, ends = list[ExitStatus | None](), [state.fork() for _ in branches]
-        marks = [list(reasons) for _ in branches]
-        for branch, end, mark in zip(branches, ends, marks, strict=True):
+        outcomes = list[ExitStatus | None]()
+        staying = list[list[str]]()
+        ends = [state.fork() for _ in branches]
+        for branch, end in zip(branches, ends, strict=True):
+            mark = list(reasons)
             self.run.conditions.append(mark)
             outcomes.append(branch(end))
             self.run.conditions.pop()
-        staying = [mark for end, mark in zip(ends, marks, strict=True) if end.flow is None]
+            if end.flow is None:
+                staying.append(mark)
         if len(staying) == 1:
             # The others end the script or the function, as checks do: this one is what it is for.
             staying[0].clear()
@@ -323,12 +327,11 @@ class _Interpreter:
 
     def _for(self, command: Node, state: State) -> None:
         loop = command["Loop"]
-        body = command["Do"]
         if loop["Type"] == "CStyleLoop":
             init, condition, step = (list(filter(None, [loop.get(key)])) for key in ("Init", "Cond", "Post"))
             self._numbers(init, state)
             holds = partial(self._numbers, condition)
-            self._loop(body, state, ("`for ((...))`",), holds, partial(self._numbers, step))
+            self._loop(command["Do"], state, holds, partial(self._numbers, step))
             return
         name = loop["Name"].get("Value", "")
         if isinstance(loop.get("InPos"), tuple):
@@ -337,62 +340,62 @@ class _Interpreter:
             words = [Word("$@", ("$@",), True)]
         else:
             words = list(map(word_of, state.parameters))
-        if any(word.is_open for word in words) or len(words) > _MAX_ROUNDS or command.get("Select"):
-            reasons = distinct(reason for word in words for reason in word.unknown) or ("`for`",)
-            state.forget([name], reasons)
-            self._unknown_rounds(body, state, reasons)
-            return
-        with self.run.catching(("break", "continue"), state):
-            for word in words:
-                if state.flow is None:
-                    state.assign(name, (value_of(word),))
-                    self._round(body, state)
+        is_unknown = any(word.is_open for word in words) or len(words) > _MAX_ROUNDS or command.get("Select")
+        reasons = distinct(reason for word in words for reason in word.unknown) or ("`for`",)
+        remaining = iter(words)
+
+        def has_word(state: State) -> ExitStatus:
+            if is_unknown:
+                state.forget([name], reasons)
+                return ExitStatus(None, reasons)
+            word = next(remaining, None)
+            if word is not None:
+                state.assign(name, (value_of(word),))
+            return ExitStatus(word is not None)
+
+        self._loop(command["Do"], state, has_word)
 
     def _while(self, command: Node, state: State) -> None:
         def holds(state: State) -> ExitStatus:
             outcome = self._statements(command["Cond"], state)
             return outcome.negated() if command.get("Until") else outcome
 
-        self._loop(command["Do"], state, ("`while`",), holds)
+        self._loop(command["Do"], state, holds)
 
     def _loop(
         self,
         body: Sequence[Node],
         state: State,
-        reasons: tuple[str, ...],
         holds: Callable[[State], ExitStatus],
         step: Branch = lambda _: None,
     ) -> None:
         """Run a loop as long as a condition holds, with a step after each round."""
-        outcome = ExitStatus(None)
-        with self.run.catching(("break", "continue"), state):
-            for _ in range(_MAX_ROUNDS):
+        outcome = ExitStatus(True)
+        with self.run.catching(("break",), state):
+            for _ in range(_MAX_ROUNDS + 1):
                 outcome = holds(state)
                 if not outcome.succeeds or state.flow is not None:
                     break
-                self._round(body, state)
-                if state.flow is None:
-                    step(state)
+                with self.run.catching(("continue",), state):
+                    self._statements(body, state)
+                if state.flow is not None:
+                    break
+                step(state)
             if outcome.succeeds is not False and state.flow is None:
-                self._unknown_rounds(body, state, outcome.reasons or reasons, holds, step)
-
-    def _round(self, statements: Sequence[Node], state: State) -> None:
-        with self.run.catching(("continue",), state):
-            self._statements(statements, state)
+                self._unknown_rounds(body, state, outcome.reasons or ("a loop",), holds, step)
 
     def _unknown_rounds(
-        self, body: Sequence[Node], state: State, reasons: tuple[str, ...], *others: Branch
+        self, body: Sequence[Node], state: State, reasons: tuple[str, ...], holds: Branch, step: Branch
     ) -> None:
         """Run a loop any number of times: what a round, or its condition or step, may assign is unknown."""
-        start, forgotten = len(self.run.commands), set[str]()
+        start = len(self.run.commands)
+        forgotten = set[str]()
         while True:
             end = state.fork()
             with self.run.catching(("break", "continue"), end):
-                for other in others[:1]:
-                    other(end)
+                holds(end)
                 self._statements(body, end)
-                for other in others[1:]:
-                    other(end)
+                step(end)
             changed = end.changed_since(state) - forgotten
             if not changed and (state.parameters is None or end.parameters == state.parameters):
                 break
@@ -419,25 +422,27 @@ class _Interpreter:
 
     def _declaration(self, command: Node, state: State) -> None:
         kind = command["Variant"]["Value"]
-        exports, is_local = kind == "export", kind in ("local", "declare", "typeset")
-        options = ""
+        options = "x" if kind == "export" else ""
         for argument in command.get("Args", ()):
             if "Name" not in argument:
                 options += written_text(self._expander(state).value(argument.get("Value")))
                 continue
             name = argument["Name"].get("Value", "")
             if set(options) & set("Ailnu"):  # their assignments change the value
-                state.forget([name], (f"`{kind} {options}`",))
                 if "n" in options:  # another name of a variable
                     target = text_of(self._expander(state).value(argument.get("Value")))
                     self.run.aliased |= set(state.variables) if target is None else {target}
-                    state.forget(self.run.aliased, (f"`{kind} -n`",))
+                    state.forget(self.run.aliased, ())
+                state.forget([name], (f"`{kind} {options}`",))
                 continue
-            if is_local and "g" not in options:
-                state.declare(name, is_assigned=not argument.get("Naked"))
+            is_local = kind not in ("export", "readonly") and "g" not in options
+            if is_local and state.saved is not None and name not in state.saved:
+                state.saved[name] = state.variables.get(name)
+                if argument.get("Naked"):
+                    state.assign(name, ())
             if not argument.get("Naked"):
                 self._expander(state).assign(argument)
-            if exports or "x" in options:
+            if "x" in options:
                 state.exported |= {name}
         if "p" in options:
             state.print(UNKNOWN_OUTPUT)
@@ -616,7 +621,7 @@ class _Interpreter:
             child.assign(name, (value,))
             child.exported |= {name}
         if commands.program_at(wrappers, commands.BATCH) is not None:
-            inner.options = dict(commands.variables_of_options([word.text for word in wrappers]))
+            inner.options = tuple(word.text for word in wrappers)
         elif path is not None:
             child.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
         self.run.running.append(None if path is None else self.run.file(path, state.directory))

@@ -145,13 +145,6 @@ class State:
             else:
                 self.variables[name] = variable
 
-    def declare(self, name: str, *, is_assigned: bool) -> None:
-        """Make a variable one of the current function; its new value may be made of the one outside."""
-        if self.saved is not None and name not in self.saved:
-            self.saved[name] = self.variables.get(name)
-            if not is_assigned:
-                self.assign(name, ())
-
     def forget(self, names: Iterable[str], reasons: tuple[str, ...]) -> None:
         """Make variables unknown."""
         for name in names:
