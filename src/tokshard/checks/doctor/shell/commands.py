@@ -6,13 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tokshard.checks.doctor.shell.syntax import Node
-from tokshard.checks.doctor.shell.values import (
-    Value,
-    Word,
-    known,
-    unknown,
-    value_of,
-)
+from tokshard.checks.doctor.shell.values import Value, Word, known, unknown, value_of
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
 BATCH = frozenset({"sbatch", "salloc"})
@@ -39,7 +33,7 @@ IS_SCRIPT = re.compile(r"\.(?:sh|bash|sbatch|slurm|job)$")
 _OPTION_WITH_TEXT = re.compile(r"-[a-z]*c")
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
 _INNER_COMMAND = re.compile(r"\.py[ \t\n]")
-_INTERPRETERS = re.compile(r"python[0-9.]*|perl")
+_INTERPRETERS = re.compile(r"(?:.*/)?(?:python[0-9.]*|perl)")
 
 _NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _TASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
@@ -84,13 +78,18 @@ def directives_of(script: str) -> list[str]:
 
 
 def variables_of_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables that Slurm sets for options of ``sbatch``."""
+    """Yield the variables that Slurm sets for options of ``sbatch``.
+
+    Example:
+        >>> list(variables_of_options(["--nodes=4", "--gres=gpu:8"]))
+        [('SLURM_NNODES', '4'), ('SLURM_JOB_NUM_NODES', '4'), ('SLURM_GPUS_ON_NODE', '8')]
+    """
     for number, word in enumerate(words):
         option, separator, value = word.partition("=")
         if re.fullmatch(r"-[Nn]\d+", word):
             option, value = word[:2], word[2:]
         elif not separator:
-            value = words[number + 1] if number + 1 < len(words) else ""
+            value = "".join(words[number + 1 : number + 2])
         if option in ("--gres", "--gpus-per-node"):
             value = value.rpartition(":")[2]
         for name in _VARIABLES.get(option, ()):
@@ -99,40 +98,26 @@ def variables_of_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def nested_text(words: Sequence[Word]) -> tuple[int, Word, Sequence[Word]] | None:
-    """Return the position of a shell among the words, the text that it runs, and the text's parameters.
-
-    Example:
-        >>> nested_text([Word("srun"), Word("bash"), Word("-c"), Word("run $0 $1"), Word("x"), Word("y")])
-        (1, Word(text='run $0 $1', unknown=(), is_open=False), [Word(text='y', unknown=(), is_open=False)])
-    """
+    """Return the position of a shell among the words, the text that it runs, and the text's parameters."""
     shell = program_at(words, SHELLS)
     if shell is not None:
         for at in range(shell + 1, len(words) - 1):
             if not words[at].text.startswith("-"):
                 break
             if _OPTION_WITH_TEXT.fullmatch(words[at].text):
-                return shell, words[at + 1], list(words[at + 3 :])
+                return shell, words[at + 1], words[at + 3 :]
+    is_code = False  # of python -c
     for at, word in enumerate(words):
         # For example: ssh HOST "torchrun pretrain_gpt.py ...".
         known_text = "".join(piece.text for piece in value_of(word) if not piece.is_unknown)
-        is_code = words[at - 1].text == "-c" and any(map(_is_interpreter, words[:at]))
-        if at and _INNER_COMMAND.search(known_text) and not is_code:
+        is_code = is_code or _INTERPRETERS.fullmatch(word.text) is not None
+        if at and _INNER_COMMAND.search(known_text) and not (is_code and words[at - 1].text == "-c"):
             return at, word, ()
     return None
 
 
-def _is_interpreter(word: Word) -> bool:
-    return _INTERPRETERS.fullmatch(word.text.rsplit("/", 1)[-1]) is not None
-
-
 def assignments_of(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
-    """Yield the variables that wrappers set for the shell that they run.
-
-    Example:
-        >>> words = [Word("env"), Word("A=1"), Word("sbatch"), Word("--export=ALL,B=2")]
-        >>> [name for name, _ in assignments_of(words)]
-        ['A', 'B']
-    """
+    """Yield the variables that wrappers such as ``env A=1`` and ``sbatch --export=ALL,B=2`` set."""
     for word in words:
         exported = word.text.removeprefix("--export=")
         for pair in [word.text] if exported == word.text else exported.split(","):
@@ -143,7 +128,4 @@ def assignments_of(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
 
 def program_at(words: Sequence[Word], names: frozenset[str]) -> int | None:
     """Return the position of the first word that is one of these programs."""
-    for at, word in enumerate(words):
-        if word.text.rsplit("/", 1)[-1] in names:
-            return at
-    return None
+    return next((at for at, word in enumerate(words) if word.text.rsplit("/", 1)[-1] in names), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -40,8 +40,6 @@ _WORK_OF_TEXT = 8_000
 _TREE_BYTES = 10  # of a syntax tree, in a microsecond
 _CHARACTERS = 32  # of values, in a microsecond
 _LONG = 1_000_000  # characters of a value that take much memory
-
-_MISSING = object()
 
 UNKNOWN_OUTPUT: Value = (Piece("", is_unknown=True),)
 """The output of a command that is not run."""
@@ -92,18 +90,11 @@ class State:
     """The state of a script at one point.
 
     Attributes:
-        run: The script.
-        variables: The variables that are set.
-        exported: The names of those that commands inherit.
-        parameters: The positional parameters; None if they are unknown.
-        functions: The bodies of the functions by name: several if an undecided condition decides which of
-            them counts, None where the function is not defined.
         saved: The variables that the current function declares as its own, with their values outside of it;
             None outside of functions.
         flow: The command that ended it: exit, return, break or continue.
         has_unknown_source: Whether the script has read commands from a file that does not exist on this
             machine and that may have set any variable.
-        directory: The current directory; None if it is unknown.
         requires_set: Whether ``set -u`` is in effect.
         output: The output of the current command substitution; None outside of them.
     """
@@ -111,12 +102,13 @@ class State:
     run: ScriptRun
     variables: dict[str, Variable] = field(default_factory=dict)
     exported: frozenset[str] = frozenset()
-    parameters: tuple[Value, ...] | None = None
+    parameters: tuple[Value, ...] | None = None  # None if they are unknown
+    # Several bodies if an undecided condition decides which of them counts, None for no function.
     functions: dict[str, tuple[Branch | None, ...]] = field(default_factory=dict)
     saved: dict[str, Variable | None] | None = None
     flow: str | None = None
     has_unknown_source: bool = False
-    directory: str | None = None
+    directory: str | None = None  # None if it is unknown
     requires_set: bool = False
     output: Value | None = None
 
@@ -152,11 +144,9 @@ class State:
 
     def enter(self, directory: str | None, reasons: tuple[str, ...] = ()) -> None:
         """Change the current directory, for the reasons why it is unknown."""
-        self.assign("OLDPWD", self.variables.get("PWD", ()))
         self.directory = directory
-        if directory is None:
-            self.forget(["PWD"], reasons)
-        else:
+        self.forget(["OLDPWD", "PWD"], reasons)
+        if directory is not None:
             self.assign("PWD", (known(directory),))
 
     def print(self, value: Value) -> None:
@@ -168,13 +158,11 @@ class State:
     def scheduler(self) -> tuple[tuple[str, str], ...]:
         """Return the known variables of the job scheduler, and exported ones that launchers read."""
         self.run.spend(len(self.variables) // 10)
-        names = [
-            name
-            for name in self.variables
-            if name.startswith("SLURM_") or (name in self.exported and _LAUNCHER.fullmatch(name))
-        ]
-        texts = [(name, text_of(scalar(self.variables[name], name))) for name in sorted(names)]
-        return tuple((name, text) for name, text in texts if text)
+        texts = dict[str, str | None]()
+        for name, variable in self.variables.items():
+            if name.startswith("SLURM_") or (name in self.exported and _LAUNCHER.fullmatch(name)):
+                texts[name] = text_of(scalar(variable, name))
+        return tuple((name, text) for name, text in sorted(texts.items()) if text)
 
     def changed_since(self, before: State) -> set[str]:
         """Return the names of the variables that differ from those of an earlier state."""
@@ -182,15 +170,12 @@ class State:
         return {name for name in names if self.variables.get(name) != before.variables.get(name)}
 
     def join(self, ends: Sequence[State], reasons: tuple[str, ...]) -> None:
-        """Become the state after one of several ends: what differs between them is unknown.
-
-        Args:
-            ends: The alternatives.
-            reasons: The expansions that decide between them.
-        """
+        """Become the state after one of several ends: what differs between them is unknown."""
         first = ends[0]
-        for f in fields(self):
-            setattr(self, f.name, getattr(first, f.name))
+        for attribute in fields(self):
+            setattr(self, attribute.name, getattr(first, attribute.name))
+        if len(ends) == 1:
+            return
         self.variables = _joined([end.variables for end in ends], reasons)
         if self.saved is not None:
             self.saved = _joined([end.saved or {} for end in ends], reasons)
@@ -203,8 +188,7 @@ class State:
         if any(end.parameters != first.parameters for end in ends):
             self.parameters = None
         if any(end.directory != first.directory for end in ends):
-            self.directory = None
-            self.forget(["PWD"], reasons)
+            self.enter(None, reasons)
         if any(end.output != first.output for end in ends):
             self.output = UNKNOWN_OUTPUT
 
@@ -216,18 +200,13 @@ class ScriptRun:
     Attributes:
         directory: The directory of the script; None if it is not a file.
         given: The names of the variables that the caller sets.
-        commands: The commands so far.
         conditions: For each undecided condition around the current statement, the expansions that decide it.
         left: The states in which an undecided branch has left a loop or a function, with what decides it.
         running: The files of the scripts that run at the current statement.
         written: The files that the script writes.
-        unread: Scripts that the script runs or sources and that do not exist on this machine.
-        texts: The texts that the script runs.
-        names: The variables that the script sets.
         aliased: The variables that others refer to, as of ``declare -n``: they are unknown.
         unset: The variables that are not set although ``set -u`` is in effect, and the lines of their uses.
         line: The line of the current statement of the script itself.
-        work: The work done so far.
     """
 
     directory: str | None
@@ -282,7 +261,7 @@ class ScriptRun:
         state.join(staying, reasons)
 
     @contextmanager
-    def catching(self, flows: Collection[str], state: State, leave: Branch | None = None) -> Iterator[None]:
+    def catching(self, flows: Sequence[str], state: State, leave: Branch | None = None) -> Iterator[None]:
         """Continue a state after statements that it may leave by one of several flows.
 
         Args:
@@ -290,25 +269,34 @@ class ScriptRun:
             state: The state.
             leave: A function that is called with each state at its end.
         """
-        outer, self.left = self.left, []
+        outer = self.left
+        self.left = []
         yield
-        caught = [(end, reasons) for end, reasons in self.left if end.flow in flows]
-        self.left = [*outer, *((end, reasons) for end, reasons in self.left if end.flow not in flows)]
-        ends = [state.fork(), *(end for end, _ in caught)] if caught else [state]
+        ends = [state]
+        reasons = list[str]()
+        for end, decisive in self.left:
+            if end.flow in flows:
+                ends.append(end)
+                reasons += decisive
+            else:
+                outer.append((end, decisive))
+        self.left = outer
+        if len(ends) > 1:
+            ends[0] = state.fork()
         for end in ends:
-            end.flow = None if end.flow in flows else end.flow
+            if end.flow in flows:
+                end.flow = None
             if leave is not None:
                 leave(end)
-        if caught:
-            self.settle(ends, distinct(reason for _, reasons in caught for reason in reasons), state)
+        if len(ends) > 1:
+            self.settle(ends, distinct(reasons), state)
 
     def file(self, path: str, directory: str | None) -> str | None:
         """Return the file of a script that the script runs or sources; None if it does not exist."""
         if self.directory is None:
             return None
-        parents = [parent for parent in (directory, self.directory) if parent is not None]
-        files = filter(os.path.isfile, (os.path.join(parent, path) for parent in parents))
-        return next(map(os.path.realpath, files), None)
+        files = [os.path.join(parent, path) for parent in (directory, self.directory) if parent is not None]
+        return next((os.path.realpath(file) for file in files if os.path.isfile(file)), None)
 
     def content(self, path: str, directory: str | None) -> str | None:
         """Return the content of a script that the script runs or sources; None if it does not exist.
@@ -320,18 +308,17 @@ class ScriptRun:
         file = self.file(path, directory)
         if path in self.written or (file is not None and file in self.running):
             return None  # it was read where it is written or started
-        if file is None:
-            if not _HARMLESS.search(path):
-                self.unread[path] = None
-            return None
-        return read_small_file(file, "script").decode("utf-8", "replace")
+        if file is not None:
+            return read_small_file(file, "script").decode("utf-8", "replace")
+        if not _HARMLESS.search(path):
+            self.unread[path] = None
+        return None
 
 
 def _joined(ends: Sequence[Mapping[str, Any]], reasons: tuple[str, ...]) -> dict[str, Any]:
     joined = dict(ends[0])
     for name in {name for end in ends for name in end}:
-        values = [end.get(name, _MISSING) for end in ends]
-        if any(value is not values[0] and value != values[0] for value in values):
-            variables = [None if value is _MISSING else value for value in values]
+        variables = [end.get(name) for end in ends]
+        if any(name not in end for end in ends) or variables.count(variables[0]) < len(ends):
             joined[name] = undecided_variable(name, variables, reasons)
     return joined
