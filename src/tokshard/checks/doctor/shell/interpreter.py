@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -96,7 +96,7 @@ def read_shell(
             state.export("SLURM_SUBMIT_DIR", state.directory)
         if any(map(commands.CHANGES_DIRECTORY.match, directives)):
             state.enter(None, ("`#SBATCH --chdir`",))
-    run.running.append(None if path is None else os.path.realpath(path))
+    run.running.append("" if path is None else os.path.realpath(path))
     if path is not None and not directives:  # a job scheduler copies the script
         state.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
     run.names.clear()
@@ -263,11 +263,9 @@ class _Interpreter:
         if outcome.empty is not None:
             self.run.spend((command["End"][0] - command["Pos"][0]) // 4)
         decided = takes_first(outcome, *branches)
-        if state.flow is not None:
-            return
         if decided is None:
             self._undecided(outcome.reasons, [partial(self._branch, branch) for branch in branches], state)
-        else:
+        elif state.flow is None:
             self._branch(branches[0] if decided else branches[1], state)
 
     def _binary(self, command: Node, state: State) -> ExitStatus | None:
@@ -278,7 +276,8 @@ class _Interpreter:
             state.output = output
             self._alone(partial(self._statement, other), state)
             return None
-        is_and, combine = operator == "&&", both if operator == "&&" else either
+        is_and = operator == "&&"
+        combine = both if is_and else either
         branches = (other, None) if is_and else (None, other)
         one = self._statement(command["X"], state)
         # A command is expected to succeed.
@@ -306,7 +305,8 @@ class _Interpreter:
             return
         expander = self._expander(state)
         subject = expander.value(command["Word"])
-        reasons, branches = reasons_of(subject), list[Branch]()
+        reasons = reasons_of(subject)
+        branches = list[Branch]()
         for item in command.get("Items", ()):
             patterns = [expander.pattern(pattern) for pattern in item["Patterns"]]
             self.run.spend(len(patterns) * (5 + len(written_text(subject)) // 32))
@@ -373,14 +373,13 @@ class _Interpreter:
         outcome = ExitStatus(True)
         with self.run.catching(("break",), state):
             for _ in range(_MAX_ROUNDS + 1):
-                outcome = holds(state)
-                if not outcome.succeeds or state.flow is not None:
+                outcome = holds(state) if state.flow is None else ExitStatus(False)
+                if not outcome.succeeds:
                     break
                 with self.run.catching(("continue",), state):
                     self._statements(body, state)
-                if state.flow is not None:
-                    break
-                step(state)
+                if state.flow is None:
+                    step(state)
             if outcome.succeeds is not False and state.flow is None:
                 self._unknown_rounds(body, state, outcome.reasons or ("a loop",), holds, step)
 
@@ -461,13 +460,13 @@ class _Interpreter:
             return ExitStatus(True)
         exported = state.exported
         state.exported |= saved.keys()
-        outcome = self._simple(words, text, saved.keys(), state)
+        outcome = self._simple(words, text, saved, state)
         state.restore(saved)
         state.exported -= saved.keys() - exported
         return outcome
 
     def _simple(
-        self, words: Sequence[Word], text: str | None, assigned: Collection[str], state: State
+        self, words: Sequence[Word], text: str | None, assigned: Iterable[str], state: State
     ) -> ExitStatus | None:
         """Run a simple command with its own variables."""
         name = words[0].text
@@ -502,11 +501,13 @@ class _Interpreter:
     def _call_function(self, body: Branch | None, words: Sequence[Word], state: State) -> ExitStatus | None:
         outer = state.parameters
         saved = state.saved
-        state.parameters, state.saved = parameters_of(words[1:]), {}
+        state.parameters = parameters_of(words[1:])
+        state.saved = {}
 
         def leave(end: State) -> None:
             end.restore(end.saved or {})
-            end.parameters, end.saved = outer, saved
+            end.parameters = outer
+            end.saved = saved
 
         with self.run.catching(("return",), state, leave):
             outcome: ExitStatus | None = None if body is None else body(state)
@@ -534,15 +535,15 @@ class _Interpreter:
     def _here_text(self, statement: Node, state: State) -> str | None:
         """Return the here-document or here-string of a statement, and record the file that it becomes."""
         text = target = None
+        expander = self._expander(state)
         for redirection in statement.get("Redirs", ()):
-            expander = self._expander(state)
-            if redirection["Op"] in ("<<", "<<-"):
+            operator = redirection["Op"]
+            if operator in ("<<", "<<-"):
                 text = script_of(expander.here_document(redirection.get("Hdoc") or {}))
-                if redirection["Op"] == "<<-":
-                    text = re.sub(r"^\t+", "", text, flags=re.MULTILINE)
-            elif redirection["Op"] == "<<<":
+                text = text if operator == "<<" else re.sub(r"^\t+", "", text, flags=re.MULTILINE)
+            elif operator == "<<<":
                 text = script_of(expander.value(redirection["Word"])) + "\n"
-            elif redirection["Op"] in (">", ">|", "&>"):
+            elif operator in (">", ">|", "&>"):
                 target = written_text(expander.value(redirection["Word"]))
         if text is not None and target is not None:
             self.run.written.add(target)
@@ -550,36 +551,36 @@ class _Interpreter:
 
     def _external(self, words: Sequence[Word], text: str | None, state: State) -> None:
         """Run a command that is not the shell's own; it may run a shell again."""
-        nested = commands.nested_text(words)
-        if nested is not None:
+        runner = commands.program_at(words, commands.RUNNERS)
+        if (nested := commands.nested_text(words)) is not None:
             shell, script, parameters = nested
             self._nested(script_of(value_of(script)), words[:shell], state, parameters)
-            return
-        runner = commands.program_at(words, commands.RUNNERS)
-        if runner is not None and text is not None:
+        elif runner is not None and text is not None:
             parameters = [word for word in words[runner + 1 :] if word.text != "-s"]
             self._nested(text, words[:runner], state, parameters)
-            return
-        if text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
+        elif text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
             # A script that is written to a file is a job of its own, whoever starts it.
-            if (inner := self._reader(text)) is not None:
-                given = {name: state.variables.get(name, ()) for name in self.run.given}
-                child = State(self.run, given, directory=state.directory)
-                self._alone(lambda _: inner.all_statements(child), state)
+            given = {name: state.variables.get(name, ()) for name in self.run.given}
+            self._alone(partial(self._same_shell, text), State(self.run, given, directory=state.directory))
+        elif self._runs_file(words, runner, state):
             return
-        for at, word in enumerate(() if words[0].text in commands.FILE_TOOLS else words):
+        elif not any(word.text in ("xargs", "parallel") for word in words[:2]):
+            self._record(words, state)  # with xargs, each input makes another command
+
+    def _runs_file(self, words: Sequence[Word], runner: int | None, state: State) -> bool:
+        """Run the script file that a command starts; return False if it starts none that can be read."""
+        if words[0].text in commands.FILE_TOOLS:
+            return False
+        for at, word in enumerate(words):
             is_operand = runner is not None or not at or not words[at - 1].text.startswith("-")
             if not is_operand or not commands.IS_SCRIPT.search(word.text):
                 continue
-            file = self.run.file(word.text, state.directory)
-            if runner is not None and file is not None and file in self.run.running:
+            if runner is not None and self.run.file(word.text, state.directory) in self.run.running:
                 self.run.unread[word.text] = None
             if (content := self.run.content(word.text, state.directory)) is not None:
                 self._nested(content, words[:at], state, words[at + 1 :], word.text)
-                return
-        if any(word.text in ("xargs", "parallel") for word in words[:2]):
-            return  # each input makes another command
-        self._record(words, state)
+                return True
+        return False
 
     def _record(self, words: Sequence[Word], state: State) -> None:
         context = state.scheduler(), tuple(self.run.conditions), state.directory
@@ -624,6 +625,6 @@ class _Interpreter:
             inner.options = tuple(word.text for word in wrappers)
         elif path is not None:
             child.variables |= dict.fromkeys(("0", "BASH_SOURCE"), (known(path),))
-        self.run.running.append(None if path is None else self.run.file(path, state.directory))
-        self._alone(lambda _: inner.all_statements(child), state)
+        self.run.running.append((path and self.run.file(path, state.directory)) or "")
+        self._alone(inner.all_statements, child)
         self.run.running.pop()

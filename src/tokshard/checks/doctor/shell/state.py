@@ -202,7 +202,7 @@ class ScriptRun:
         given: The names of the variables that the caller sets.
         conditions: For each undecided condition around the current statement, the expansions that decide it.
         left: The states in which an undecided branch has left a loop or a function, with what decides it.
-        running: The files of the scripts that run at the current statement.
+        running: The files of the scripts that run at the current statement; "" for texts.
         written: The files that the script writes.
         aliased: The variables that others refer to, as of ``declare -n``: they are unknown.
         unset: The variables that are not set although ``set -u`` is in effect, and the lines of their uses.
@@ -214,7 +214,7 @@ class ScriptRun:
     commands: list[ShellCommand] = field(default_factory=list)
     conditions: list[list[str]] = field(default_factory=list)
     left: list[tuple[State, tuple[str, ...]]] = field(default_factory=list)
-    running: list[str | None] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     unread: dict[str, None] = field(default_factory=dict)
     texts: dict[str, ShellText] = field(default_factory=dict)
@@ -306,7 +306,7 @@ class ScriptRun:
             directory: The current directory, if it is known.
         """
         file = self.file(path, directory)
-        if path in self.written or (file is not None and file in self.running):
+        if path in self.written or file in self.running:
             return None  # it was read where it is written or started
         if file is not None:
             return read_small_file(file, "script").decode("utf-8", "replace")
