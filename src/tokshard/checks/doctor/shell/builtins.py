@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Sequence
 
-from tokshard.checks.doctor.shell.arithmetic import calculated
 from tokshard.checks.doctor.shell.conditions import ExitStatus
 from tokshard.checks.doctor.shell.state import UNKNOWN_OUTPUT, State
 from tokshard.checks.doctor.shell.values import (
@@ -33,13 +32,7 @@ _BLANKS = " \t\n"
 def run_builtin(  # noqa: C901, PLR0912 - a table
     words: Sequence[Word], text: str | None, state: State
 ) -> ExitStatus | None:
-    """Run a command of the shell itself; None if it is not one.
-
-    Args:
-        words: The command.
-        text: Its here-document or here-string, as of ``script_of``, if it has one.
-        state: The state of the script, which the command changes.
-    """
+    """Run a command of the shell itself, with its here-document; None if it is not one."""
     name = words[0].text
     operands = words[1:]
     match name:
@@ -220,10 +213,4 @@ def output_of(words: Sequence[Word], text: str | None, state: State) -> Value:
         case ("basename", path, *suffix) if len(suffix) < 2 and not path.startswith("-"):
             base = os.path.basename(path.rstrip("/")) or path[:1]
             output = base if [base] == suffix else base.removesuffix("".join(suffix))
-        case "expr", one, sign, other:
-            output = calculated(sign, one, other)
-        case "seq", *numbers if len(numbers) < 3 and all(map(_NUMBER.fullmatch, numbers)):
-            counted = range(int(numbers[0]) if numbers[1:] else 1, int(numbers[-1]) + 1)
-            state.run.spend(len(counted))
-            output = "\n".join(map(str, counted))
     return UNKNOWN_OUTPUT if output is None else known(f"{output}\n")

@@ -53,16 +53,14 @@ def keeps_output(redirections: Sequence[Node]) -> bool | None:
     """Return whether the output of a command with these redirections is its own; None if that is unknown."""
     is_kept = True
     for redirection in redirections:
-        sign = redirection["Op"]
-        parts = (redirection.get("Word") or {}).get("Parts", ())
-        target = parts[0].get("Value", "") if parts else ""
-        number = (redirection.get("N") or {}).get("Value", "1" if ">" in sign else "0")
-        if number == "1" and ">" in sign:
-            if target == "1" or (target.startswith("/dev/") and target != "/dev/null"):
-                return None
-            is_kept = False
-        elif number != "0" and is_kept and target != "/dev/null":
+        parts = (redirection.get("Word") or {}).get("Parts") or [{}]
+        target = parts[0].get("Value", "")
+        is_output = redirection.get("N", {}).get("Value", "1") == "1" and ">" in redirection["Op"]
+        if is_output and (target == "1" or re.match("/dev/(?!null)", target)):
+            return None
+        if ">" in redirection["Op"] and not is_output and is_kept and target != "/dev/null":
             return None  # errors become output, or files are exchanged
+        is_kept = is_kept and not is_output
     return is_kept
 
 

@@ -86,14 +86,16 @@ def read_shell(
     run = ScriptRun(None if path is None else os.path.dirname(os.path.abspath(path)), frozenset(given))
     state = State(run, parameters=None if parameters is None else tuple(map(known, parameters)))
     script = run.texts[text] = ShellText(text)
-    state.directory = given.get("PWD", _current_directory())
+    directory = given.get("PWD", _current_directory())
     state.requires_set = _SETS_U.match(text) is not None
-    for name, value in {"PWD": state.directory, "HOME": os.path.expanduser("~"), **given}.items():
+    for name, value in {"HOME": os.path.expanduser("~"), **given}.items():
         state.export(name, value)
+    state.enter(directory)
+    state.exported |= {"PWD"}
     directives = commands.directives_of(text)
     if directives:
         if "SLURM_SUBMIT_DIR" not in given:
-            state.export("SLURM_SUBMIT_DIR", state.directory)
+            state.export("SLURM_SUBMIT_DIR", directory)
         if any(map(commands.CHANGES_DIRECTORY.match, directives)):
             state.enter(None, ("`#SBATCH --chdir`",))
     run.running.append("" if path is None else os.path.realpath(path))
@@ -193,8 +195,7 @@ class _Interpreter:
                 self._for(command, state)
             case "FuncDecl":
                 body = (partial(self._statement, command["Body"]),)
-                names = (command.get("Name"), *command.get("Names", ()))
-                state.functions |= {name.get("Value", ""): body for name in names if name is not None}
+                state.functions[command["Name"].get("Value", "")] = body
             case "IfClause":
                 self._if(command, state)
             case "Subshell":
@@ -403,8 +404,6 @@ class _Interpreter:
             forgotten |= changed
             if end.parameters != state.parameters:
                 state.parameters = None
-            if end.directory != state.directory:
-                state.directory = None
         self.run.settle([state.fork(), end], reasons, state)
 
     # Commands
@@ -560,8 +559,8 @@ class _Interpreter:
             self._nested(text, words[:runner], state, parameters)
         elif text is not None and words[0].text in ("cat", "tee") and _PROGRAM.search(text):
             # A script that is written to a file is a job of its own, whoever starts it.
-            given = {name: state.variables.get(name, ()) for name in self.run.given}
-            self._alone(partial(self._same_shell, text), State(self.run, given, directory=state.directory))
+            given = {name: state.variables.get(name, ()) for name in (*self.run.given, "PWD")}
+            self._alone(partial(self._same_shell, text), State(self.run, given))
         elif self._runs_file(words, runner, state):
             return
         elif not any(word.text in ("xargs", "parallel") for word in words[:2]):
@@ -613,10 +612,8 @@ class _Interpreter:
             return
         exported = {name: value for name, value in state.variables.items() if name in state.exported}
         child = State(self.run, exported, state.exported, parameters_of(parameters))
-        child.directory = state.directory
         has_options = any(commands.CHANGES_DIRECTORY.match(word.text) for word in wrappers)
         if has_options or commands.program_at(wrappers, commands.ELSEWHERE) is not None:
-            child.directory = None
             child.restore(dict.fromkeys(({"PWD", "HOME"} - self.run.given), None))
         for name, value in commands.assignments_of(wrappers):
             child.assign(name, (value,))

@@ -26,7 +26,6 @@ from tokshard.errors import UsageError
 from tokshard.storage.reading import read_small_file
 
 _LAUNCHER = re.compile(r"WORLD_SIZE|PET_\w+")
-
 # They set up tools, and no arguments of a job.
 _HARMLESS = re.compile(
     r"(?:^|/)(?:\.?bashrc|\.?bash_profile|\.?profile|activate|conda\.sh|setvars\.sh|modules\.sh|bash)$"
@@ -108,7 +107,6 @@ class State:
     saved: dict[str, Variable | None] | None = None
     flow: str | None = None
     has_unknown_source: bool = False
-    directory: str | None = None  # None if it is unknown
     requires_set: bool = False
     output: Value | None = None
 
@@ -121,8 +119,11 @@ class State:
     def assign(self, name: str, variable: Variable) -> None:
         """Set a variable."""
         self.run.names[name] = None
-        is_aliased = name in self.run.aliased
-        self.variables[name] = unknown_variable(name, ("`declare -n`",)) if is_aliased else variable
+        if name in self.run.aliased:
+            variable = unknown_variable(name, ("`declare -n`",))
+        elif name == "PWD" and variable != self.variables.get(name):
+            variable = unknown_variable(name, ("`PWD=`",))  # it is not the current directory
+        self.variables[name] = variable
 
     def export(self, name: str, text: str) -> None:
         """Set a variable that commands inherit."""
@@ -142,12 +143,16 @@ class State:
         for name in names:
             self.assign(name, unknown_variable(name, reasons))
 
+    @property
+    def directory(self) -> str | None:
+        """The current directory; None if it is unknown."""
+        return text_of(scalar(self.variables.get("PWD"), "PWD")) or None
+
     def enter(self, directory: str | None, reasons: tuple[str, ...] = ()) -> None:
         """Change the current directory, for the reasons why it is unknown."""
-        self.directory = directory
         self.forget(["OLDPWD", "PWD"], reasons)
         if directory is not None:
-            self.assign("PWD", (known(directory),))
+            self.variables["PWD"] = (known(directory),)
 
     def print(self, value: Value) -> None:
         """Add to the output of the current command substitution."""
@@ -187,8 +192,6 @@ class State:
         self.requires_set = all(end.requires_set for end in ends)
         if any(end.parameters != first.parameters for end in ends):
             self.parameters = None
-        if any(end.directory != first.directory for end in ends):
-            self.enter(None, reasons)
         if any(end.output != first.output for end in ends):
             self.output = UNKNOWN_OUTPUT
 
@@ -262,13 +265,7 @@ class ScriptRun:
 
     @contextmanager
     def catching(self, flows: Sequence[str], state: State, leave: Branch | None = None) -> Iterator[None]:
-        """Continue a state after statements that it may leave by one of several flows.
-
-        Args:
-            flows: The flows that end here.
-            state: The state.
-            leave: A function that is called with each state at its end.
-        """
+        """Continue a state after statements that some flows leave; `leave` is called with each end."""
         outer = self.left
         self.left = []
         yield
@@ -292,19 +289,14 @@ class ScriptRun:
             self.settle(ends, distinct(reasons), state)
 
     def file(self, path: str, directory: str | None) -> str | None:
-        """Return the file of a script that the script runs or sources; None if it does not exist."""
+        """Return the file of a path relative to a directory or to the script; None if it does not exist."""
         if self.directory is None:
             return None
         files = [os.path.join(parent, path) for parent in (directory, self.directory) if parent is not None]
         return next((os.path.realpath(file) for file in files if os.path.isfile(file)), None)
 
     def content(self, path: str, directory: str | None) -> str | None:
-        """Return the content of a script that the script runs or sources; None if it does not exist.
-
-        Args:
-            path: Its path, relative to the current directory or to the script.
-            directory: The current directory, if it is known.
-        """
+        """Return the content of a script that the script runs or sources; None if it does not exist."""
         file = self.file(path, directory)
         if path in self.written or file in self.running:
             return None  # it was read where it is written or started
