@@ -110,7 +110,7 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
         sampled(
             "$(cd /usr/lib/.. && pwd)", "$(cd -- /; builtin cd usr >/dev/null 2>&1 && echo $PWD)", "${PWD}"
         ),
-        sampled("$(g a 2>/dev/null)", "$(A=x; echo $A$B)", "$(echo -n 'a ' b; echo c)"),
+        sampled("$(seq 2 $N)", "$(g a 2>/dev/null)", "$(A=x; echo $A$B)", "$(echo -n 'a ' b; echo c)"),
         ARITHMETIC.map("$(({}))".format),
         sampled("${L[@]}", "${L[1]}", "${#L[@]}", "${L[*]}", "$@", "$#", "${!L[@]}"),
         sampled(
@@ -119,6 +119,7 @@ def expansions(names: Names) -> st.SearchStrategy[str]:
             "$(echo $A)",
             '$(basename "./$D" .bin)',
             '$(dirname "./$D")',
+            "$(expr $N + 1)",
             "`echo b`",
         ),
         *[sampled(*(f"${{{name}}}" for name in names.unknown))] * bool(names.unknown),

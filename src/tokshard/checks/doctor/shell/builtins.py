@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from tokshard.checks.doctor.shell.arithmetic import calculated
 from tokshard.checks.doctor.shell.conditions import ExitStatus
 from tokshard.checks.doctor.shell.state import UNKNOWN_OUTPUT, State
 from tokshard.checks.doctor.shell.values import (
@@ -213,4 +214,10 @@ def output_of(words: Sequence[Word], text: str | None, state: State) -> Value:
         case ("basename", path, *suffix) if len(suffix) < 2 and not path.startswith("-"):
             base = os.path.basename(path.rstrip("/")) or path[:1]
             output = base if [base] == suffix else base.removesuffix("".join(suffix))
+        case "expr", one, sign, other:
+            output = calculated(sign, one, other)
+        case "seq", *numbers if len(numbers) < 3 and all(map(_NUMBER.fullmatch, numbers)):
+            counted = range(int(numbers[0]) if numbers[1:] else 1, int(numbers[-1]) + 1)
+            state.run.spend(len(counted))
+            output = "\n".join(map(str, counted))
     return UNKNOWN_OUTPUT if output is None else known(f"{output}\n")

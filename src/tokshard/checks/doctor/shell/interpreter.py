@@ -396,7 +396,8 @@ class _Interpreter:
                 holds(end)
                 self._statements(body, end)
                 step(end)
-            changed = end.changed_since(state) - forgotten
+            names = (end.variables.keys() | state.variables.keys()) - forgotten
+            changed = {name for name in names if end.variables.get(name) != state.variables.get(name)}
             if not changed and (state.parameters is None or end.parameters == state.parameters):
                 break
             del self.run.commands[start:]

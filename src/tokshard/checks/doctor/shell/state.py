@@ -169,11 +169,6 @@ class State:
                 texts[name] = text_of(scalar(variable, name))
         return tuple((name, text) for name, text in sorted(texts.items()) if text)
 
-    def changed_since(self, before: State) -> set[str]:
-        """Return the names of the variables that differ from those of an earlier state."""
-        names = self.variables.keys() | before.variables.keys()
-        return {name for name in names if self.variables.get(name) != before.variables.get(name)}
-
     def join(self, ends: Sequence[State], reasons: tuple[str, ...]) -> None:
         """Become the state after one of several ends: what differs between them is unknown."""
         first = ends[0]
@@ -269,7 +264,7 @@ class ScriptRun:
         outer = self.left
         self.left = []
         yield
-        ends = [state]
+        ends = [state.fork()]
         reasons = list[str]()
         for end, decisive in self.left:
             if end.flow in flows:
@@ -278,15 +273,11 @@ class ScriptRun:
             else:
                 outer.append((end, decisive))
         self.left = outer
-        if len(ends) > 1:
-            ends[0] = state.fork()
         for end in ends:
-            if end.flow in flows:
-                end.flow = None
+            end.flow = None if end.flow in flows else end.flow
             if leave is not None:
                 leave(end)
-        if len(ends) > 1:
-            self.settle(ends, distinct(reasons), state)
+        self.settle(ends, distinct(reasons), state)
 
     def file(self, path: str, directory: str | None) -> str | None:
         """Return the file of a path relative to a directory or to the script; None if it does not exist."""
