@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tokshard.checks.doctor.shell.syntax import Node
 from tokshard.checks.doctor.shell.values import Value, Word, known, unknown, value_of
 
 SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh"})
@@ -30,6 +29,12 @@ FILE_TOOLS = frozenset(
 IS_SCRIPT = re.compile(r"\.(?:sh|bash|sbatch|slurm|job)$")
 """The names of shell scripts."""
 
+KEEPS_OUTPUT = re.compile(r"(?:2>/dev/null|<[^>]*)*")
+"""Redirections without blanks after which the output of a command is its own."""
+
+DROPS_OUTPUT = re.compile(r"(?:1?>&2|[1&]?>[>|]?(?!&|\(|/dev/(?!null))[^>]*?)(?:2>&1|2>/dev/null)?")
+"""Redirections without blanks after which a command has no output."""
+
 _OPTION_WITH_TEXT = re.compile(r"-[a-z]*c")
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
 _INNER_COMMAND = re.compile(r"\.py[ \t\n]")
@@ -47,21 +52,6 @@ _VARIABLES = {
     "--gpus-per-node": _GPUS,
     "--gres": _GPUS[:1],
 }
-
-
-def keeps_output(redirections: Sequence[Node]) -> bool | None:
-    """Return whether the output of a command with these redirections is its own; None if that is unknown."""
-    is_kept = True
-    for redirection in redirections:
-        parts = (redirection.get("Word") or {}).get("Parts") or [{}]
-        target = parts[0].get("Value", "")
-        is_output = redirection.get("N", {}).get("Value", "1") == "1" and ">" in redirection["Op"]
-        if is_output and (target == "1" or re.match("/dev/(?!null)", target)):
-            return None
-        if ">" in redirection["Op"] and not is_output and is_kept and target != "/dev/null":
-            return None  # errors become output, or files are exchanged
-        is_kept = is_kept and not is_output
-    return is_kept
 
 
 def directives_of(script: str) -> list[str]:

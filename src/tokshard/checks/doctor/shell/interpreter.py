@@ -162,8 +162,12 @@ class _Interpreter:
         else:
             outcome = self._command(statement, state)
         if output is not None and statement.get("Redirs"):
-            is_kept = commands.keeps_output(statement["Redirs"])
-            state.output = state.output if is_kept else output if is_kept is not None else UNKNOWN_OUTPUT
+            redirections = [part for part in statement["Redirs"] if "Hdoc" not in part]
+            written = "".join(map(self.text.written, redirections)).replace(" ", "")
+            if commands.DROPS_OUTPUT.fullmatch(written):
+                state.output = output
+            elif not commands.KEEPS_OUTPUT.fullmatch(written):
+                state.output = UNKNOWN_OUTPUT
         if outcome is None:
             outcome = ExitStatus.of_program(self.text.written(statement))
         return outcome.negated() if statement.get("Negated") else outcome
@@ -179,10 +183,8 @@ class _Interpreter:
                 return ExitStatus(True)
             case "CallExpr":
                 return self._call(statement, state)
-            case "ArithmCmd":
-                return self._numbers([command["X"]], state)
-            case "LetClause":
-                return self._numbers(command["Exprs"], state)
+            case "ArithmCmd" | "LetClause":
+                return self._numbers(command.get("Exprs") or [command["X"]], state)
             case "BinaryCmd":
                 return self._binary(command, state)
             case "Block":
