@@ -107,9 +107,8 @@ def read_shell(
     except RecursionError:
         raise too_deep() from None
     names = [*assigned_names(script.statements), *run.names]
-    near = [(line, name, near_name(name, names)) for name, line in run.unset.items()]
-    problems = tuple((line, name, other) for line, name, other in near if other)
-    return ShellReading(tuple(run.commands), tuple(run.unread), problems)
+    problems = [(line, name, near) for name, line in run.unset.items() if (near := near_name(name, names))]
+    return ShellReading(tuple(run.commands), tuple(run.unread), tuple(problems))
 
 
 def _current_directory() -> str:
@@ -257,7 +256,7 @@ class _Interpreter:
         if len(staying) == 1:
             # The others end the script or the function, as checks do: this one is what it is for.
             staying[0].clear()
-        self.run.settle(ends, reasons, state)
+        state.join(ends, reasons)
         return outcomes
 
     def _if(self, command: Node, state: State) -> None:
@@ -407,7 +406,7 @@ class _Interpreter:
             forgotten |= changed
             if end.parameters != state.parameters:
                 state.parameters = None
-        self.run.settle([state.fork(), end], reasons, state)
+        state.join([state.fork(), end], reasons)
 
     # Commands
 

@@ -170,7 +170,13 @@ class State:
         return tuple((name, text) for name, text in sorted(texts.items()) if text)
 
     def join(self, ends: Sequence[State], reasons: tuple[str, ...]) -> None:
-        """Become the state after one of several ends: what differs between them is unknown."""
+        """Continue after one of several ends that does not end the script: what differs is unknown."""
+        staying = [end for end in ends if end.flow is None]
+        leaving = [end for end in ends if end.flow not in (None, "exit")]
+        if leaving and not staying:
+            staying = [leaving.pop()]
+        self.run.left += [(end, reasons) for end in leaving]
+        ends = staying or ends[:1]
         first = ends[0]
         for attribute in fields(self):
             setattr(self, attribute.name, getattr(first, attribute.name))
@@ -249,15 +255,6 @@ class ScriptRun:
             self.spend(_WORK_OF_TEXT + parsed.size // _TREE_BYTES)
         return self.texts[text]
 
-    def settle(self, ends: Sequence[State], reasons: tuple[str, ...], state: State) -> None:
-        """Continue a state after one of several ends of it. A branch that ends the script is not taken."""
-        staying = [end for end in ends if end.flow is None]
-        leaving = [end for end in ends if end.flow not in (None, "exit")]
-        if not staying:
-            staying, leaving = leaving[-1:] or list(ends[:1]), leaving[:-1]
-        self.left += [(end, reasons) for end in leaving]
-        state.join(staying, reasons)
-
     @contextmanager
     def catching(self, flows: Sequence[str], state: State, leave: Branch | None = None) -> Iterator[None]:
         """Continue a state after statements that some flows leave; `leave` is called with each end."""
@@ -277,7 +274,7 @@ class ScriptRun:
             end.flow = None if end.flow in flows else end.flow
             if leave is not None:
                 leave(end)
-        self.settle(ends, distinct(reasons), state)
+        state.join(ends, distinct(reasons))
 
     def file(self, path: str, directory: str | None) -> str | None:
         """Return the file of a path relative to a directory or to the script; None if it does not exist."""
