@@ -184,7 +184,7 @@ def simple_statements(names: Names) -> st.SearchStrategy[str]:
         sampled("((N++))", "((N += 2))", "let N=N+1", "N=$((N * 2))", "((--N)) || run zero", "let N+=2 N*=2"),
         sampled('read A B <<< "$B c  d "', "IFS=, read -r A B <<< 'a,b c,d'", 'read -ra L <<< "$A $B"'),
         sampled("IFS=. read -ra L <<< $B", 'mapfile -t L <<< "$A\n$B"'),
-        sampled("cd /usr", 'cd -- "/usr/lib/../bin"; run $PWD $OLDPWD', "pushd / >/dev/null"),
+        sampled("cd /usr", 'cd -- "/usr/lib/../bin"; run $PWD', "pushd / >/dev/null"),
         sampled("(cd /; run $(pwd))", "A=y f z", 'f() { run in $A "$@"; }', "A=x eval 'run $A'"),
         st.builds("set -- {}".format, many),
         sampled("shift", "shift 2", "unset A", "unset L", "export B"),
@@ -212,8 +212,8 @@ def compound_statements(names: Names, depth: int) -> st.SearchStrategy[str]:
     items = joined(" ", word if names.is_known else sampled(*TEXTS), 0, 3)
     inner = body.filter(lambda text: not re.search(r"\bf\b", text))  # no recursion
     finite = body.filter(lambda text: "set --" not in text)
-    text = inner.filter(lambda text: not re.search(r"L|END|\\\$", text))  # arrays are not exported
-    documents = text.filter(lambda text: "while" not in text)  # $# is expanded once
+    text = inner.filter(lambda text: not re.search(r"L|END|\\\$|\(g ", text))  # neither L nor g is exported
+    documents = text.filter(lambda text: not re.search(r"while|[+]=|[+][+]", text))  # they are expanded once
     loops = [
         st.builds("for A in {}; do\n{}\ndone".format, items, body),
     ]

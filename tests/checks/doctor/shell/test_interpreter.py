@@ -89,6 +89,8 @@ def test_what_only_a_shell_knows_is_marked(text, unknown):
         ("select A in a b; do run $A; done", "$A", "`for`"),
         ("A=1; let 'A *= 2'; run $A", "$A", "`A *= 2`"),
         ("for ((;;)); do ((i++)); [ $i = 2000 ] && break; done; run $i", "$i", "$i"),
+        ("N=1; cat <<< $((N++)); run $N", "$N", "`<<`"),
+        ("PWD=/x; run $PWD", "$PWD", "`PWD=`"),
         ("declare -n A=B; A=1; run $B", "$B", "`declare -n`"),
     ],
 )
@@ -189,6 +191,10 @@ def test_a_file_that_cannot_be_read_may_set_what_is_appended_to(append):
         ("${L[@]}", True),
         *known[1:],
     ]
+
+
+def test_a_condition_is_not_evaluated_after_a_break():
+    assert words_of("for ((i = 0; i++ < 9;)); do break; done; run $i") == [["run", "1"]]
 
 
 def test_text_is_appended_to_a_variable_that_another_branch_sets():

@@ -397,8 +397,7 @@ class _Interpreter:
                 holds(end)
                 self._statements(body, end)
                 step(end)
-            names = (end.variables.keys() | state.variables.keys()) - forgotten
-            changed = {name for name in names if end.variables.get(name) != state.variables.get(name)}
+            changed = end.changed_since(state) - forgotten
             if not changed and (state.parameters is None or end.parameters == state.parameters):
                 break
             del self.run.commands[start:]
@@ -451,7 +450,7 @@ class _Interpreter:
         command = statement["Cmd"]
         expander = self._expander(state)
         words = expander.words(command.get("Args", ()))
-        text = self._here_text(statement, state)
+        text = self._here_text(statement, state) if statement.get("Redirs") else None
         saved = dict[str, Variable | None]()
         for assignment in command.get("Assigns", ()):
             name = assignment["Name"].get("Value", "")
@@ -536,7 +535,8 @@ class _Interpreter:
     def _here_text(self, statement: Node, state: State) -> str | None:
         """Return the here-document or here-string of a statement, and record the file that it becomes."""
         text = target = None
-        expander = self._expander(state)
+        inner = state.fork()
+        expander = self._expander(inner)
         for redirection in statement.get("Redirs", ()):
             operator = redirection["Op"]
             if operator in ("<<", "<<-"):
@@ -548,6 +548,8 @@ class _Interpreter:
                 target = written_text(expander.value(redirection["Word"]))
         if text is not None and target is not None:
             self.run.written.add(target)
+        # Only commands of the shell itself keep what is assigned there, as in $((N++)).
+        state.forget(inner.changed_since(state), ("`<<`",))
         return text
 
     def _external(self, words: Sequence[Word], text: str | None, state: State) -> None:

@@ -169,6 +169,11 @@ class State:
                 texts[name] = text_of(scalar(variable, name))
         return tuple((name, text) for name, text in sorted(texts.items()) if text)
 
+    def changed_since(self, before: State) -> set[str]:
+        """Return the names of the variables that differ from those of an earlier state."""
+        names = self.variables.keys() | before.variables.keys()
+        return {name for name in names if self.variables.get(name) != before.variables.get(name)}
+
     def join(self, ends: Sequence[State], reasons: tuple[str, ...]) -> None:
         """Continue after one of several ends that does not end the script: what differs is unknown."""
         staying = [end for end in ends if end.flow is None]
