@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.real_bash import bash
@@ -123,6 +123,7 @@ def test_what_is_not_closed_is_an_error(text):
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="ab=$(){}[]@'\"\\ \n#;&|<>`*+-:1", max_size=30))
+@example("()1")
 def test_no_text_breaks_the_reader(text):
     try:
         reading = read_shell(text)

@@ -195,8 +195,9 @@ class _Interpreter:
             case "ForClause":
                 self._for(command, state)
             case "FuncDecl":
-                body = (partial(self._statement, command["Body"]),)
-                state.functions[command["Name"].get("Value", "")] = body
+                # A function without a name is one of zsh.
+                name = (command.get("Name") or {}).get("Value", "")
+                state.functions[name] = (partial(self._statement, command["Body"]),)
             case "IfClause":
                 self._if(command, state)
             case "Subshell":
