@@ -212,6 +212,30 @@ def test_a_blend_is_not_compared_by_sizes_with_a_single_dataset(tmp_path, monkey
     )
 
 
+ONE_SIDED = {
+    "one weight": (
+        "1 data/web",
+        "data/web",
+        "--data-path is one dataset without a weight in train.sh, a blend in the cache",
+    ),
+    "all samples": (
+        DATA,
+        "data/web data/code --full-validation",
+        f"{SIZES['valid']} is not set in train.sh, 25 in the cache",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cached", "job", "option"), ONE_SIDED.values(), ids=ONE_SIDED)
+def test_values_that_only_one_job_has_are_compared(tmp_path, monkeypatch, cached, job, option):
+    monkeypatch.chdir(tmp_path)
+    write_mixture(tmp_path)
+    (tmp_path / "cached.sh").write_text(SCRIPT.replace(DATA, cached))
+    assert run("blend", "--from-launch", "cached.sh", "--megatron", "0.19", "-o", "mix").returncode == 0
+    lines = diagnosed(tmp_path, DATA, job)
+    assert any(option in line for line in lines), lines
+
+
 def test_errors_come_first_and_differences_before_them(workshop):
     lines = diagnosed(workshop, "--global-batch-size 8", "--global-batch-size 12 --seed 1234")
     assert lines[0].startswith("3 differences: --seed is 1234")

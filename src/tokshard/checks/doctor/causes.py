@@ -195,7 +195,8 @@ def _options(
         options[f"the list of weights in {data}"] = _numbers(weights[0]), _numbers(weights[1])
     for name, (job, cache) in fields.items():
         is_size = name in {"num_samples", "size"}
-        if is_size and any(weights) and abs(job - cache) <= max(map(len, weights)):
+        is_limited = is_size and None not in {job, cache}
+        if is_limited and any(weights) and abs(job - cache) <= max(map(len, weights)):
             continue  # Megatron rounds the draws of each source up.
         default = " (the default)" if name in _DEFAULTS and getattr(launch, _DEFAULTS[name]) is None else ""
         option = size if is_size else _OPTIONS.get(name, name)
@@ -255,6 +256,8 @@ def _of_paths(data: str, job: Sequence[str], cache: Sequence[str]) -> Options:
     """Return the paths that only one of two lists has, or the lists if only their orders differ."""
     only_job = list((Counter(job) - Counter(cache)).elements())
     only_cache = list((Counter(cache) - Counter(job)).elements())
+    if list(job) == list(cache):
+        return {data: ("one dataset without a weight", "a blend")}
     if not only_job and not only_cache:
         start = next(place for place, pair in enumerate(zip(job, cache, strict=True)) if len({*pair}) > 1)
         return {f"the order in {data}": (listed(job[start:], _SHOWN), listed(cache[start:], _SHOWN))}
