@@ -17,7 +17,7 @@ class DoctorOutput(Options):
     """Options of the output and the exit code."""
 
     verbose: Annotated[
-        bool, Option("Also print notes, the plan of each split and all cached indexes.", group=RUN)
+        bool, Option("Also print all notes, the plan of each split and all cached indexes.", group=RUN)
     ] = False
     strict: Annotated[
         bool, Option("Exit with code 1 also if checks were skipped because values are unknown.", group=RUN)

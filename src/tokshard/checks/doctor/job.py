@@ -263,7 +263,10 @@ def _of_existing(lookups: Sequence[CacheLookup], remedy: str) -> Iterator[Findin
     if unverified:
         directories = dict.fromkeys(os.path.dirname(lookup.stem) for lookup in unverified)
         commands = [f"`tokshard verify --level deep {shlex.quote(path)}`" for path in directories]
-        message = f"the job will read {_sets(unverified, len(lookups))}, whose content is not recorded"
+        reason = f"{unverified[0].split} of {unverified[0].name} {unverified[0].reason}"
+        message = (
+            f"the job will read {_sets(unverified, len(lookups))}, whose content is not recorded: {reason}"
+        )
         hint = f"compare them with rebuilt ones: run {listed(commands, _SHOWN_LOOKUPS)}"
         yield Finding("cache-unverified", "note", message, hint)
 

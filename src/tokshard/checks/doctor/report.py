@@ -123,14 +123,14 @@ class DoctorReport(Document):
         """Return the verdict and the causes; with ``verbose``, also notes, splits and cache files."""
         limit = None if verbose else _SHOWN_OF_A_KIND
         notes = [finding for finding in self.findings if not finding.is_problem]
+        shown = [note for note in notes if verbose or note.hint]
         lookups = sum(len(job.lookups) for job in self.jobs)
-        lines = [*self._problem_lines(limit), *self._skipped_lines()]
-        lines += self._finding_lines(notes, limit) if verbose else ()
+        lines = [*self._problem_lines(limit), *self._skipped_lines(), *self._finding_lines(shown, limit)]
         sections = [Section("", lines)]
         for number, job in enumerate(self.jobs, 1):
             title = f"job {number} of {len(self.jobs)}, {job.title}" if len(self.jobs) > 1 else ""
             sections.append(Section(title, [*job.facts(), *(job.details() if verbose else ())]))
-        hidden = [counted(len(notes), "note")] if notes else []
+        hidden = [counted(len(notes) - len(shown), "note")] if len(notes) > len(shown) else []
         hidden += [_indexes(lookups)] if lookups else []
         if hidden and not verbose:
             sections.append(Section("", [f"--verbose lists {' and '.join(hidden)}"]))

@@ -35,7 +35,8 @@ _HARMLESS = re.compile(
 _MAX_WORK = 7_000_000
 _WORK_OF_STATEMENT = 50
 _WORK_OF_PIECE = 8
-_WORK_OF_TEXT = 8_000
+_WORK_OF_TEXT = 12_000  # a process of the parser
+_LONG_TEXT = 100_000  # characters of a text within the script, of which one more is as much work as a piece
 _TREE_BYTES = 10  # of a syntax tree, in a microsecond
 _CHARACTERS = 32  # of values, in a microsecond
 _LONG = 1_000_000  # characters of a value that take much memory
@@ -256,8 +257,9 @@ class ScriptRun:
     def parsed(self, text: str) -> ShellText:
         """Return a text that the script runs; each is parsed once."""
         if text not in self.texts:
+            self.spend(_WORK_OF_TEXT + _WORK_OF_PIECE * max(0, len(text) - _LONG_TEXT))
             parsed = self.texts[text] = ShellText(text)
-            self.spend(_WORK_OF_TEXT + parsed.size // _TREE_BYTES)
+            self.spend(parsed.size // _TREE_BYTES)
         return self.texts[text]
 
     @contextmanager
