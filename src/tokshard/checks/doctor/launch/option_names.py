@@ -71,7 +71,7 @@ def check_options(options: Sequence[tuple[str, Word | None]]) -> Iterator[Findin
             message = f"--{name} is not an option of Megatron; did you mean --{intended}?"
             yield Finding("unknown-option", "error", message, f"write --{intended}")
         elif _NAME.fullmatch(name) is not None:
-            others[f"--{name}"] = None
+            others[shortened(f"--{name}")] = None
     if with_underscores:
         names = listed(list(with_underscores), _SHOWN_OPTIONS)
         verb = "is" if len(with_underscores) == 1 else "are"
