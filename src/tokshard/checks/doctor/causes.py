@@ -79,7 +79,8 @@ class Causes:
         causes = cls()
         for split, group in groupby(lookups, key=lambda lookup: lookup.split):
             entries = list(group)
-            data, size = _data_option(launch, split), _SIZES[split.partition(".")[0]]
+            data = _data_option(launch, split)
+            size = _SIZES[split.partition(".")[0]]
             missing = [lookup for lookup in entries if lookup.condition == "missing"]
             options_of = {
                 lookup.stem: _options(lookup, launch, tokenizer, others, data, size) for lookup in missing

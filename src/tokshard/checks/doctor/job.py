@@ -238,7 +238,8 @@ def _of_missing(
     """Yield the finding about missing indexes that no difference of an option explains."""
     if not lookups:
         return
-    message, hint = f"the job will build {_sets(lookups, looked_up)}", f"build them: {remedy}"
+    message = f"the job will build {_sets(lookups, looked_up)}"
+    hint = f"build them: {remedy}"
     if directory is not None and not os.path.lexists(directory):
         message = f"cache directory not found: {directory}; {message}"
         if (near := near_path(directory)) is not None:

@@ -434,9 +434,11 @@ def _lookup(
     condition: Condition | None = None
     reason = "cannot be examined"
     if examination is not None:
-        condition, reason = examination.condition, examination.reason
+        condition = examination.condition
+        reason = examination.reason
     elif not all(map(os.path.isfile, entry.megatron_files)):
-        condition, reason = "missing", "does not exist"
+        condition = "missing"
+        reason = "does not exist"
     return CacheLookup(
         split=split,
         prefix=prefix,

@@ -120,7 +120,7 @@ class DoctorReport(Document):
         return tuple(dict.fromkeys(skipped for job in self.jobs for skipped in job.skipped))
 
     def sections(self, *, verbose: bool = False) -> list[Section]:
-        """Return the verdict and the causes; with ``verbose``, also notes, splits and cache files."""
+        """Return the verdict, causes and notes with a hint; with ``verbose``, all notes and cache files."""
         limit = None if verbose else _SHOWN_OF_A_KIND
         notes = [finding for finding in self.findings if not finding.is_problem]
         shown = [note for note in notes if verbose or note.hint]

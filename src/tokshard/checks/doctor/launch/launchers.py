@@ -63,7 +63,8 @@ def _after(words: Sequence[Word], names: frozenset[str]) -> Sequence[Word] | Non
         return None
     end = start
     while end < len(words):
-        text, is_open = words[end].text, words[end].is_open
+        text = words[end].text
+        is_open = words[end].is_open
         if not (text.startswith("-") or is_open) or _name(words[end]) in LAUNCHERS:
             break
         values = 0 if "=" in text or is_open or _ATTACHED.fullmatch(text) else 1
@@ -118,7 +119,8 @@ class _Options:
 
 
 def _torchrun(words: Sequence[Word], environment: Mapping[str, Word]) -> WorldSize:
-    options, size = _Options(words), 1
+    options = _Options(words)
+    size = 1
     for name in ("nnodes", "nproc-per-node"):
         default = environment.get(f"PET_{name.replace('-', '_').upper()}", Word("1"))
         word = options.given(name) or default
@@ -134,7 +136,8 @@ def _torchrun(words: Sequence[Word], environment: Mapping[str, Word]) -> WorldSi
 
 def _srun(words: Sequence[Word], variables: Mapping[str, str]) -> WorldSize:
     options = _Options(words)
-    total, nodes = options.given("ntasks", "n"), options.given("nodes", "N")
+    total = options.given("ntasks", "n")
+    nodes = options.given("nodes", "N")
     per_node = options.given("ntasks-per-node")
     slurm = {name: Word(variables[name]) for name in variables if name.startswith("SLURM_")}
     if total is None and per_node is None and options.hidden is not None:

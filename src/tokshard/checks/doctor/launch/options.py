@@ -175,7 +175,8 @@ def _is_option(text: str) -> bool:
 
 
 def _set(parsed: ParsedOptions, attribute: str, words: Sequence[Word]) -> None:
-    option, kind = option_of(attribute), KINDS[attribute]
+    option = option_of(attribute)
+    kind = KINDS[attribute]
     parsed.values.pop(attribute, None)
     parsed.unknown.pop(attribute, None)
     for word in words:
@@ -196,7 +197,8 @@ def _set(parsed: ParsedOptions, attribute: str, words: Sequence[Word]) -> None:
 
 
 def _set_one(parsed: ParsedOptions, attribute: str, text: str) -> None:
-    kind, option = KINDS[attribute], option_of(attribute)
+    kind = KINDS[attribute]
+    option = option_of(attribute)
     try:
         parsed.values[attribute] = {"int": int, "float": float}.get(kind, str)(text)
     except ValueError:

@@ -159,7 +159,8 @@ def _ranks(launch: LaunchArguments) -> Iterator[Result]:
             yield Finding(
                 "arguments", "error", f"{option_of(name)} must be at least 1, got {size}", "correct it"
             )
-    length, chunks = launch.sequence_length, 2 * (launch.context_parallel_size or 1)
+    length = launch.sequence_length
+    chunks = 2 * (launch.context_parallel_size or 1)
     unknown = launch.unknown_value("seq_length", "encoder_seq_length", "context_parallel_size")
     if unknown is not None:
         yield unknown.skipped("context-parallel")
@@ -181,7 +182,8 @@ def _ranks(launch: LaunchArguments) -> Iterator[Result]:
 
 
 def _batches(launch: LaunchArguments) -> Iterator[Result]:
-    batch, micro = launch.global_batch_size, launch.micro_batch_size
+    batch = launch.global_batch_size
+    micro = launch.micro_batch_size
     unknown = launch.unknown_value("global_batch_size", "micro_batch_size", "world_size", *MODEL_SIZES)
     if unknown is None and batch is not None and micro is None:
         unknown = launch.hidden_arguments()
@@ -214,7 +216,8 @@ def _batches(launch: LaunchArguments) -> Iterator[Result]:
 
 
 def _schedules(launch: LaunchArguments, megatron: str | None) -> Iterator[Result]:
-    iterations, samples = launch.train_iters, launch.train_samples
+    iterations = launch.train_iters
+    samples = launch.train_samples
     # Megatron fills in the other one. From 0.17 on, jobs that do not train may have both.
     is_free = launch.is_completed or (
         launch.skip_train and (megatron is None or is_at_least(megatron, "0.17"))

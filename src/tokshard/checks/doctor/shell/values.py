@@ -93,7 +93,8 @@ def undecided_variable(name: str, variables: Sequence[Variable | None], reasons:
         start = commonprefix(texts).rfind(" ") + 1  # noqa: RUF071 - characters
         common = (value_of_script(texts[0][:start]),)
         scripts = [text[start:].strip() for text in texts]
-    choices, depends_on = dict[str, None](), list(reasons)
+    choices = dict[str, None]()
+    depends_on = list(reasons)
     for script in scripts:
         value = value_of_script(script)
         is_undecided = len(value) == 1 and bool(value[0].choices)
