@@ -17,7 +17,7 @@ from tokshard.checks.doctor.launch.text import read_launches
 from tokshard.errors import TokshardError, UsageError
 
 # Of processor time and of data, which is memory without that of files; the slack is for slow machines.
-LIMIT_SECONDS = 10
+LIMIT_SECONDS = 20
 LIMIT_BYTES = 300 << 20
 # A command that only waits, for example for a named pipe, uses no processor time.
 WAITING_SECONDS = 60

@@ -76,7 +76,7 @@ def last_words(text: str) -> list[str]:
 def test_the_worst_scripts_end_soon_and_in_little_memory(name, tmp_path):
     script, message = HOSTILE[name]
     (tmp_path / "launch.sh").write_text(script)
-    limits = {resource.RLIMIT_CPU: 10, resource.RLIMIT_DATA: 300 << 20}
+    limits = {resource.RLIMIT_CPU: 30, resource.RLIMIT_DATA: 300 << 20}
 
     def limit() -> None:
         for kind, most in limits.items():
@@ -100,7 +100,7 @@ def test_hostile_scripts_are_refused_soon(name):
     refused = pytest.raises(UsageError, match=message) if message else contextlib.suppress(UsageError)
     with refused:
         read_shell(script)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 30  # each takes at most 3 s: without a limit, minutes or more
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ class Expander:
         if not is_split:
             fields.add(closed(value))
             return
-        self._state.run.spend(5 * len(written_text(value)))
+        self._state.run.spend(8 * len(written_text(value)))
         if self._state.variables.get("IFS"):
             value = unknown(written_text(value), reasons_of(value) or ("`IFS`",)) if value else ()
         fields.add_split(value)

@@ -34,7 +34,7 @@ _HARMLESS = re.compile(
 # The work that one script may cause, in about half a microsecond: pieces of values also take memory.
 _MAX_WORK = 7_000_000
 _WORK_OF_STATEMENT = 50
-_WORK_OF_PIECE = 8
+_WORK_OF_PIECE = 16
 _WORK_OF_TEXT = 12_000  # a process of the parser
 _LONG_TEXT = 100_000  # characters of a text within the script, of which one more is as much work as a piece
 _TREE_BYTES = 10  # of a syntax tree, in a microsecond

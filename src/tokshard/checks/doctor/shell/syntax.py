@@ -6,6 +6,7 @@ The trees are those of ``shfmt --to-json``: dictionaries with the node types and
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -13,6 +14,7 @@ import re
 import resource
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -103,23 +105,25 @@ def _filled(match: re.Match[str]) -> str:
 
 
 def _parse(source: bytes) -> tuple[Node, int]:
+    command = [_program(), "--language-dialect", "bash", "--to-json"]
+    environment = {**os.environ, "GOGC": "70"}  # a smaller heap
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(  # noqa: S603 - the text is read, not run
-            [_program(), "--language-dialect", "bash", "--to-json"],
-            input=source,
-            capture_output=True,
-            check=False,
-            timeout=_MAX_PARSER_SECONDS,
-            env={**os.environ, "GOGC": "70"},  # a smaller heap
-            preexec_fn=_limit,
-        )
-        if done.returncode == 0:
-            return json.loads(done.stdout, object_hook=_compact), len(done.stdout)
+        with subprocess.Popen(  # noqa: S603 - the text is read, not run
+            command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+        ) as parser:
+            _limit(parser.pid)
+            try:
+                output, problem = parser.communicate(source, _MAX_PARSER_SECONDS)
+            finally:
+                parser.kill()
+        if parser.returncode == 0:
+            return json.loads(output, object_hook=_compact), len(output)
     except subprocess.TimeoutExpired:
         raise _too_large() from None
-    except (subprocess.SubprocessError, RecursionError):
-        raise too_deep() from None  # too deep to set the limits
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [""]
+    except RecursionError:
+        raise too_deep() from None
+    lines = problem.decode("utf-8", "replace").strip().splitlines() or [""]
     if (match := _MESSAGE.fullmatch(lines[0])) is None:
         raise _too_large()  # the parser has run out of memory
     raise SyntaxProblemError(
@@ -128,9 +132,12 @@ def _parse(source: bytes) -> tuple[Node, int]:
     )
 
 
-def _limit() -> None:
-    for kind, most in _LIMITS:
-        resource.setrlimit(kind, (most, most))
+def _limit(process: int) -> None:
+    """Limit a process that has not read yet; ``preexec_fn`` would copy the page tables of this one."""
+    if sys.platform == "linux":
+        for kind, most in _LIMITS:
+            with contextlib.suppress(ValueError, OSError):  # a lower limit is in effect
+                resource.prlimit(process, kind, (most, most))
 
 
 def _compact(node: Node) -> Any:
