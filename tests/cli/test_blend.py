@@ -162,6 +162,24 @@ def test_epochs_caps_amounts_and_temperature_are_understood(workshop):
     assert [source["draws"] for source in plan["splits"][0]["sources"]] == [100, 50]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["7", "data/web", "3", "data/code", "--epochs", "2"],
+            "--epochs 2 cannot be used with the weight of",
+        ),
+        (["recipe.toml", "--epochs", "2"], "--epochs 2 cannot be used with the max epochs of data/web"),
+        (["recipe.toml", "--max-epochs", "3"], None),
+    ],
+)
+def test_epochs_of_all_sources_are_refused_with_the_weights_of_sources(workshop, arguments, message):
+    (workshop / "recipe.toml").write_text('[[source]]\nprefix = "data/web"\nmax_epochs = 2\n')
+    done = run("blend", *arguments, "--seq-length", 16, "--split", "1", "--num-samples", 20, "--dry-run")
+    assert done.returncode == (2 if message else 0)
+    assert (f"error: {message}" in done.stderr) == bool(message)
+
+
 def test_a_dry_run_writes_nothing(workshop):
     done = run(*BLEND, *SPLIT, "--num-samples", 200, "-o", "mix", "--dry-run")
     assert done.returncode == 0

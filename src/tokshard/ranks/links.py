@@ -158,8 +158,8 @@ class Interleave(Link):
         """The link for people."""
         from tokshard.core.formatting import counted  # the loader needs no words
 
-        how = f"runs of {counted(self.run, 'sample')}" if self.run else "one sample in turn"
-        return f"{how} for each of {counted(self.ranks, 'data-parallel rank')}"
+        how = f"runs of {counted(self.run, 'sample')}" if self.run else "single samples"
+        return f"{how}, round-robin over {counted(self.ranks, 'data-parallel rank')}"
 
     def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:  # noqa: ARG002
         return self._consumed(positions) if inverse else self._owned(positions)

@@ -296,7 +296,24 @@ class BlendOptions(IndexingOptions):
         return recipe_files.parse_words(*separate), {}
 
 
+_EXCLUDED = (
+    ("epochs", "weight", "leave out the weights, or pass --max-epochs to limit the epochs"),
+    ("epochs", "max_epochs", "keep one of them"),
+    ("max_epochs", "epochs", "keep one of them"),
+)
+"""Options for all sources, the fields that no source may have with them, and hints."""
+
+
 def _adjusted(mixture: Mixture, options: BlendOptions) -> Mixture:
+    for option, field, hint in _EXCLUDED:
+        for source in mixture.sources:
+            amount = getattr(options, option)
+            if amount is not None and getattr(source, option) is None and getattr(source, field) is not None:
+                raise UsageError(
+                    f"--{option.replace('_', '-')} {amount:g} cannot be used with the "
+                    f"{field.replace('_', ' ')} of {source.prefix}",
+                    hint=hint,
+                )
     sources = tuple(
         replace(
             source,
