@@ -23,7 +23,7 @@ def test_the_bare_run_says_what_it_did(workshop):
     done = tokshard("merge", "part-*", "-o", "all", cwd=workshop)
     assert done.returncode == 0
     assert "written: all.bin, .idx: 4 documents, 4 sequences, 6 tokens (uint16, " in done.stdout
-    assert re.search(r"^time: 2 datasets in .* s \(.*B/s, .* tokens/s\)$", done.stdout, re.MULTILINE)
+    assert re.search(r"^time: 2 datasets in .* s \(.*B/s written, .* tokens/s\)$", done.stdout, re.MULTILINE)
     assert "next: tokshard inspect all" in done.stdout
     assert "warning: the tokenizers of part-2, part-10 are unknown" in done.stderr
     again = tokshard("merge", "part-*", "-o", "all", cwd=workshop)

@@ -65,7 +65,13 @@ def test_resumed_work_counts_for_the_share_and_not_for_the_rate():
 
 def test_a_narrow_line_has_fewer_parts():
     steps = [
-        ProgressUpdate(done * 6_150_000, done * 3000, done * 3_100_000, content_bytes=done * 12_300_000)
+        ProgressUpdate(
+            done * 6_150_000,
+            done * 3000,
+            done * 3_100_000,
+            content_bytes=done * 12_300_000,
+            content=" of text",
+        )
         for done in range(1, 6)
     ]
     lines = {
@@ -92,7 +98,8 @@ def test_hostile_names_are_harmless_and_log_lines_too():
 
 def test_the_rate_of_text_is_shown_and_the_time_left_is_that_of_the_input():
     steps = [
-        ProgressUpdate(done * 600_000, done, done, content_bytes=done * 3_000_000) for done in range(1, 101)
+        ProgressUpdate(done * 600_000, done, done, content_bytes=done * 3_000_000, content=" of text")
+        for done in range(1, 101)
     ]
     lines = lines_of(steps, total=60_000_000, columns=79)
     assert lines[10].endswith(" 10%  3.00 MB/s of text  0:00:10  ETA 0:01:30      1 tokens/s")
@@ -179,17 +186,17 @@ def test_a_thread_draws_until_the_end(animated, monkeypatch, capsys):
         assert written.count("\n") == 1
 
 
-def terminal_output(command, columns, directory):
-    """Return what a command writes to a terminal of a width."""
+def terminal_output(command, columns, directory, *, code=0, **settings):
+    """Return what a command that ends with an exit code writes to a terminal of a width."""
     pid, descriptor = pty.fork()
     if pid == 0:
         os.chdir(directory)
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "PYTHONUTF8": "1"}
-        code = (
+        program = (
             "import sys; from tokshard.cli import main, meters; meters._REDRAW_SECONDS = 0.01; "
             "sys.argv[0] = 'tokshard'; main.main()"
         )
-        os.execve(sys.executable, [sys.executable, "-c", code, *command], environment)
+        os.execve(sys.executable, [sys.executable, "-c", program, *command], environment | settings)
     output = b""
     try:
         while block := os.read(descriptor, 1 << 16):
@@ -197,7 +204,7 @@ def terminal_output(command, columns, directory):
     except OSError:  # the end of a terminal
         pass
     os.close(descriptor)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, output.decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code, output.decode()
     return output.decode()
 
 
@@ -213,6 +220,16 @@ def test_a_terminal_sees_a_bar_that_never_wraps(tmp_path, columns):
     assert len({(line.index("%"), line.index("ETA")) for line in encoding}) == 1
     assert all(len(line) < columns for line in drawn)
     assert "documents" in output[output.rindex("\x1b[K") :]
+
+
+@pytest.mark.parametrize(
+    ("settings", "prefix"),
+    [({}, "\x1b[1;31merror:\x1b[0m "), ({"NO_COLOR": "1"}, "error: "), ({"TERM": "dumb"}, "error: ")],
+)
+def test_labels_of_messages_are_colored_on_a_terminal_that_shows_colors(tmp_path, settings, prefix):
+    output = terminal_output(["inspect", "missing"], 80, tmp_path, code=3, **settings)
+    assert prefix + "no dataset or file found: missing" in output
+    assert ("\x1b[1;36mhint:\x1b[0m " in output) == (not settings)
 
 
 def test_without_a_terminal_short_commands_print_no_progress(tmp_path):

@@ -76,7 +76,6 @@ class Tracker:
     def _parts(self) -> dict[str, str]:
         # Their widths are fixed, so that they stay in their columns from one line to the next.
         now, state, total = self._clock(), self._state, self._total
-        is_text = state.content_bytes is not None
         parts = {}
         if total:
             parts["percent"] = f"{int(100 * min(1.0, state.bytes_done / total)):>3}%"
@@ -86,8 +85,8 @@ class Tracker:
         if state.documents:
             parts["documents"] = f"{count(state.documents)} documents"
         if total or state.bytes_done:
-            rate = self._rate("content_bytes" if is_text else "bytes_done", now)
-            text = f"{'-' if rate is None else size(rate)}/s{' of text' * is_text}"
+            rate = self._rate("bytes_done" if state.content_bytes is None else "content_bytes", now)
+            text = f"{'-' if rate is None else size(rate)}/s{state.content}"
             parts["rate"] = text.rjust(len("12.3 MB/s of text" if total else "12.3 MB/s"))
         parts["elapsed"] = _clock_time(now - self._began)
         if total:

@@ -51,7 +51,7 @@ def width() -> int:
 
 def line(text: object = "") -> None:
     """Print a line of results; it is never shortened."""
-    terminal.say(visible(text))
+    terminal.say(terminal.colored(visible(text), sys.stdout))
 
 
 def tell(text: object) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import Any, TextIO
 
 from tokshard.errors import StorageError
 
 _ENCODING_ERRORS = "backslashreplace"
+_LABEL = re.compile(r" *(error|warning|hint|note):(?= )")
+_COLORS = {"error": "1;31", "warning": "1;33", "hint": "1;36", "note": "1"}
+"""The parameters of the escape sequence that colors each label."""
 
 
 def open_closed_streams() -> None:
@@ -43,9 +47,17 @@ def say(text: str) -> None:
 def tell(text: str, end: str = "\n") -> None:
     """Print a line that is not a result to stderr; if that fails, there is nobody to tell."""
     try:
-        _write(sys.stderr, text, end)
+        _write(sys.stderr, colored(text, sys.stderr), end)
     except OSError:
         _silence(2)
+
+
+def colored(line: str, stream: TextIO) -> str:
+    """Return a line with its first label, for example ``error:``, in color if the stream shows colors."""
+    label = _LABEL.match(line)
+    if label is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        return line
+    return f"\x1b[{_COLORS[label[1]]}m{label[0]}\x1b[0m{line[label.end() :]}"
 
 
 def _silence(descriptor: int) -> None:

@@ -19,13 +19,15 @@ class ProgressUpdate:
         bytes_done: Bytes processed; of tokenize: input bytes (compressed bytes of compressed inputs).
         documents: Documents processed.
         tokens: Tokens processed.
-        content_bytes: Bytes of text; if None, the rate of ``bytes_done`` is shown.
+        content_bytes: Bytes whose rate is shown; if None, the rate of ``bytes_done``.
+        content: The bytes of the rate in words, for example ``" of text"``, as the report names them.
     """
 
     bytes_done: int = 0
     documents: int = 0
     tokens: int = 0
     content_bytes: int | None = None
+    content: str = ""
 
 
 class Progress(Protocol):

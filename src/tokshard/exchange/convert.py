@@ -66,7 +66,7 @@ class ConvertReport(BuildReport):
             ]
             return [planned(facts, [str(file) for file in files])]
         facts = [("tokenizer", tokenizer), ("documents", self._endings())]
-        speed = throughput(self.seconds, output.size_bytes, output.tokens)
+        speed = throughput(self.seconds, output.size_bytes, output.tokens, " written")
         time_text = f"{counted(self.file_count, f'{self.options.format} file')} in {speed}"
         next_step = f"tokshard inspect {shlex.quote(output.path_prefix)}"
         return [outcome(self.action, [output.describe()], facts, time_text, [next_step])]
@@ -365,7 +365,9 @@ def _stage(job: _Conversion, directory: str, progress: Progress) -> Manifest:
     build = job.outputs.build
     documents = ConvertedDocuments(job.reader, job.files, parameters, job.highest, progress)
     with Concatenation(directory, STREAMS) as output:
-        progress.start("converting", sum(file.token_bytes for file in job.files))
+        progress.start(
+            "converting", sum(file.tokens for file in job.files) * np.dtype(parameters.dtype).itemsize
+        )
         output.append(documents)
         progress.start("writing the index")
         files = output.finish(dtype=parameters.dtype)

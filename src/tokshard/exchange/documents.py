@@ -98,7 +98,6 @@ class ConvertedDocuments:
         self._has_document = False
         self._open_tokens = 0  # of the document that has not ended
         self._last_token = -1
-        self._read_bytes = 0
 
     def streams(self) -> Chunks:
         """Yield the tokens, lengths and file positions of the documents, and the units.
@@ -115,7 +114,10 @@ class ConvertedDocuments:
                 for block in self._split(first, tokens, ends):
                     yield from self._append(number, file, block)
                 tokens_done = self.counts.tokens + self._unit["tokens"]
-                self._progress.update(ProgressUpdate(self._read_bytes, self._documents, tokens_done))
+                size_bytes = tokens_done * self._dtype.itemsize
+                self._progress.update(
+                    ProgressUpdate(size_bytes, self._documents, tokens_done, content=" written")
+                )
             if ends is not None:
                 self._pending.append(((number + 1, 0), ends.content_bytes, ends.digest))
             is_last = following == numbers[-1]
@@ -152,7 +154,6 @@ class ConvertedDocuments:
                 data.read_into(content.data, len(header) + position)
                 data.prefetch(len(header) + position + len(content), BLOCK_BYTES)
                 digest.update(content.data)
-                self._read_bytes += len(content)
                 tokens = content.view(file.token_dtype)
                 first = position // tokens.itemsize
                 self._check_ids(file, first, tokens)

@@ -112,7 +112,7 @@ class ExportReport(Document):
             added = counted(manifest.tokens_added, "BOS token")
             documents = f"{added} added before them, {left_out} left out after them"
         facts = [("dtype", f"{dtype}: {self.dtype_detail}"), ("documents", documents)]
-        speed = throughput(self.seconds, manifest.size_bytes, manifest.tokens)
+        speed = throughput(self.seconds, manifest.size_bytes, manifest.tokens, " written")
         return [
             outcome(self.action, [written], facts, speed, [f"tokshard verify {shlex.quote(self.output)}"])
         ]
@@ -339,7 +339,7 @@ def _staged(job: _ExportJob, progress: Progress) -> ExportManifest:
         nonlocal done
         # Some formats read the end twice.
         done = min(done + tokens, records.tokens)
-        progress.update(ProgressUpdate(done * itemsize, tokens=done))
+        progress.update(ProgressUpdate(done * itemsize, tokens=done, content=" written"))
 
     records.listener = advance
     with Stage(job.work) as stage:

@@ -88,7 +88,7 @@ class MergeReport(BuildReport):
                 *(self.shuffle_sizes.facts(self.free_bytes) if self.shuffle_sizes else ()),
             ]
             return [planned(facts, [str(dataset) for dataset in inputs])]
-        speed = throughput(self.seconds, output.size_bytes, output.tokens)
+        speed = throughput(self.seconds, output.size_bytes, output.tokens, " written")
         time_text = f"{counted(len(self.options.inputs), 'dataset')} in {speed}"
         flag = " --multimodal" if self.options.multimodal else ""
         next_step = f"tokshard inspect {shlex.quote(output.path_prefix)}{flag}"
@@ -218,7 +218,8 @@ def _stage(job: _Job, progress: Progress, directory: str) -> Manifest:
 
         def tell(size_bytes: int) -> None:
             documents = output.counts.documents
-            progress.update(ProgressUpdate(size_bytes, documents, size_bytes // itemsize))
+            tokens = size_bytes // itemsize
+            progress.update(ProgressUpdate(size_bytes, documents, tokens, content=" written"))
 
         progress.start("shuffling" if shuffled else "merging", total)
         if shuffled:

@@ -30,7 +30,7 @@ from tokshard.text.tokenize.assembly import EncodedOutputs
 from tokshard.text.tokenize.discovery import discover_inputs
 from tokshard.text.tokenize.job import TokenizeJob, prepare_job
 from tokshard.text.tokenize.options import ArrayTask, TokenizeOptions
-from tokshard.text.tokenize.part import AppendedUnit, UnitKey, appended_units, part_headers
+from tokshard.text.tokenize.part import ENCODED_CONTENT, AppendedUnit, UnitKey, appended_units, part_headers
 from tokshard.text.tokenize.report import ArrayTaskReport, TokenizeReport
 from tokshard.text.tokenize.run import EncodingProgress, chosen_executor, encode_and_stage, make_report
 from tokshard.text.tokenize.workers.executor import Events, Executor
@@ -208,7 +208,7 @@ class _TaskEncoding:
         self._task = task
         self._units = TaskUnits(task, job.files, job.options.unit_size)
         self._finished: set[UnitKey] = set()
-        self.done = EncodingProgress()
+        self.done = EncodingProgress(ENCODED_CONTENT[job.encoder.name])
         self.encoded = 0
         last_units: dict[int, int] = {}
         appended = (unit.header for unit in appended_units(run.directory))

@@ -51,6 +51,12 @@ _COPY_BYTES = 1 << 20
 _PART_NAME = re.compile(r"([0-9a-f]{16})-([0-9]{9,})\.part")
 EncoderName = Literal["reference", "fast", "none"]
 """The encoder of documents; ``"none"`` for token ids, which are written as they are."""
+ENCODED_CONTENT: dict[EncoderName, str] = {
+    "reference": " of text",
+    "fast": " of text",
+    "none": " of token ids",
+}
+"""The input bytes of each encoder in words, for rates."""
 OTHER_SPLIT = "other-split"
 """The code of records whose documents are in the outputs of another split."""
 # A row of text is commonly some kilobytes long.

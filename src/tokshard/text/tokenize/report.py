@@ -15,6 +15,7 @@ from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import TokenizeParameters
 from tokshard.dataset.report import BuildReport, DatasetProduct
 from tokshard.dataset.tokenizer_identity import TokenizerIdentity, tokenizer_name
+from tokshard.text.tokenize.part import ENCODED_CONTENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class TokenizeReport(BuildReport):
         # An earlier run may have encoded a part of the text: it counts for no rate.
         if not self.encoded_bytes:
             return duration(self.seconds)
-        kind = " of token ids" if self.chosen_encoder == "none" else " of text"
+        kind = ENCODED_CONTENT[self.chosen_encoder]
         text = f"{size(self.encoded_bytes)}{kind}{' encoded by this run' if self.units_reused else ''}"
         return f"{text} in {throughput(self.seconds, self.encoded_bytes, self.encoded_tokens or 0, kind)}"
 

@@ -304,6 +304,7 @@ class EncodingProgress:
     """What was encoded, for a listener.
 
     Attributes:
+        content: The encoded bytes in words.
         bytes_done: On-disk bytes of the units, with those that were finished before.
         documents: Documents of the units, with those that were finished before.
         tokens: Tokens of the units, with those that were finished before.
@@ -312,6 +313,7 @@ class EncodingProgress:
         encoded_tokens: Tokens that this run encoded.
     """
 
+    content: str
     bytes_done: int = 0
     documents: int = 0
     tokens: int = 0
@@ -343,7 +345,9 @@ class EncodingProgress:
                 self.encoded_bytes += event.content_bytes
                 self.encoded_documents += event.documents
                 self.encoded_tokens += event.tokens
-            listener.update(ProgressUpdate(self.bytes_done, self.documents, self.tokens, self.encoded_bytes))
+            listener.update(
+                ProgressUpdate(self.bytes_done, self.documents, self.tokens, self.encoded_bytes, self.content)
+            )
 
 
 class UnitEncoding:
@@ -353,14 +357,15 @@ class UnitEncoding:
         self, job: TokenizeJob, run: Run[AppendedUnit], assembly: Assembly, progress: Progress
     ) -> None:
         from tokshard.storage.files import remove_tree
-        from tokshard.text.tokenize.part import is_part_name, part_headers
+        from tokshard.text.tokenize.part import ENCODED_CONTENT, is_part_name, part_headers
 
         self._job = job
         self._run = run
         self._assembly = assembly
         self._progress = progress
         self.resumed = assembly.units
-        self.done = EncodingProgress(assembly.input_bytes, assembly.documents, assembly.tokens)
+        content = ENCODED_CONTENT[job.encoder.name]
+        self.done = EncodingProgress(content, assembly.input_bytes, assembly.documents, assembly.tokens)
         self._ready: set[UnitKey] = set()
         # Parts that a task adds later, which runs without locks, stay.
         names = set(os.listdir(run.parts))
