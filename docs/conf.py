@@ -10,6 +10,7 @@ NAVIGATION = {
     "Tutorial": ["docs/tutorial"],
     "How-to guides": [
         "docs/how-to/preprocess-data",
+        "docs/how-to/tokenize-sources",
         "docs/how-to/bad-records",
         "docs/how-to/subsets",
         "docs/how-to/megatron-blend",

@@ -17,11 +17,11 @@ PUBLIC = """
     IndexedDatasetBuilder InspectOptions MergeOptions MergeReport NamingOptions Plan RayOptions ReplanOptions
     ShardPlanOptions ShardPlanReport Sizes TokenizeOptions TokenizeReport TraceOptions TrainingOptions
     VerifyOptions blend build_indices convert diff doctor export finish_tokenize inspect merge read_plan
-    replan shard_plan tokenize tokenize_array_task trace verify
+    replan shard_plan tokenize tokenize_array_task tokenize_sources trace verify
 """
 """Removing or renaming one of these breaks a promise."""
 
-MOST_NAMES = 45
+MOST_NAMES = 46
 
 
 def module_names():
@@ -97,6 +97,9 @@ def make_datasets(api):
     assert stories.to_json()["schema"] == "tokshard.tokenize/2"
     api.tokenize_array_task(options("manuals"), api.ArrayTask(0, 1))
     manuals = api.finish_tokenize(options("manuals"))
+    Path("sources.toml").write_text(f'[[source]]\ninput = "{SAMPLE}/manuals.jsonl"\nlimit = "1k"\n')
+    (source,) = api.tokenize_sources("sources.toml", {"output": "few"}, dry_run=True).sources
+    assert (source.output, source.report.action) == ("few", "planned")
     merge = api.MergeOptions(inputs=("stories", "manuals"), output="all")
     assert api.merge(merge, dry_run=True).action == "planned"
     merged = api.merge(merge)

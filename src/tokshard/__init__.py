@@ -11,6 +11,7 @@ _TOPICS = {
         "tokenize": "tokshard.text.tokenize.run",
         "TokenizeOptions": "tokshard.text.tokenize.options",
         "TokenizeReport": "tokshard.text.tokenize.report",
+        "tokenize_sources": "tokshard.text.tokenize.sources",
         "RayOptions": "tokshard.text.tokenize.workers.ray_cluster",
         "tokenize_array_task": "tokshard.text.tokenize.array",
         "ArrayTask": "tokshard.text.tokenize.options",

@@ -42,5 +42,6 @@ from tokshard.text.tokenize.options import ArrayTask as ArrayTask
 from tokshard.text.tokenize.options import TokenizeOptions as TokenizeOptions
 from tokshard.text.tokenize.report import TokenizeReport as TokenizeReport
 from tokshard.text.tokenize.run import tokenize as tokenize
+from tokshard.text.tokenize.sources import tokenize_sources as tokenize_sources
 from tokshard.text.tokenize.workers.ray_cluster import RayOptions as RayOptions
 from tokshard.version import __version__ as __version__

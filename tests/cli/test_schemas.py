@@ -76,6 +76,7 @@ RUNS = [
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --array-task 0/2 --unit-size 300kB", 0, "tokenize-array"),
     (f"tokenize {SAMPLE}/stories.jsonl -o bytes --finish --unit-size 300kB", 0, "tokenize"),
     (f"tokenize {BAD} -o no", 3, "error"),
+    ("tokenize sources.toml", 3, "tokenize-sources"),
     (f"tokenize {SAMPLE}/stories.jsonl -o code --field id", 4, "error"),
     ("merge web code -o all --dry-run", 0, "merge"),
     ("merge web code -o all", 0, "merge"),
@@ -160,6 +161,10 @@ def printed(workshop):
     documents = []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workshop)
+        (workshop / "sources.toml").write_text(
+            f'[[source]]\ninput = "{SAMPLE}/stories.jsonl"\noutput = "stories"\n'
+            f'[[source]]\ninput = "{BAD}"\noutput = "no"\n'
+        )
         for command, code, schema in RUNS:
             name, *words = shlex.split(command)
             words = [str(next(workshop.glob(word))) if "*" in word else word for word in words]

@@ -75,7 +75,7 @@ def _report(error: TokshardError, *, as_json: bool) -> None:
     if hint := hint_of(error):
         terminal.tell(f"hint: {visible(hint)}")
     if as_json:
-        from tokshard.cli.documents import report_of
+        from tokshard.core.error_report import report_of
 
         terminal.say_json(report_of(error).to_json())
 

@@ -22,12 +22,11 @@ from typer.core import TyperArgument, TyperOption
 
 from tokshard.cli.command_run import CommandRun
 from tokshard.cli.help_page import Command, OptionParameter
-from tokshard.core.options import Declared, Options, all_options, nested_options, parse_count, parse_number
+from tokshard.core.options import Declared, Options, all_options, make_options
 from tokshard.errors import UsageError
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _LONGEST_METAVAR = 28
-_PARSERS: dict[Any, Callable[[str], Any]] = {int: parse_count, float: parse_number}
 
 
 @dataclass(frozen=True)
@@ -110,13 +109,8 @@ def _argument(kind: Any, values: Mapping[str, Any], messages: CommandRun, comman
 
 
 def _made(cls: type[OptionsT], values: Mapping[str, Any], command: str) -> OptionsT:
-    made = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
-    own: Any = cls
-    for name, kind in nested_options(own).items():
-        if name not in made and any(found.field in values for found in all_options(kind)):
-            made[name] = _made(kind, values, command)
     try:
-        return cls(**made)
+        return make_options(cls, values)
     except UsageError as error:
         rare = {found.name for found in all_options(cls) if found.option.is_rare}
         page = "--help-all" if str(error).split(maxsplit=1)[0] in rare else "--help"
@@ -129,7 +123,7 @@ def _parameter(found: Declared) -> TyperArgument | TyperOption:
     option, choices = found.option, found.choices
     shown: dict[str, Any] = {"help": option.help, "hidden": option.is_hidden}
     if found.kind is not bool:
-        shown["type"] = _Word(option.parse or _PARSERS.get(found.kind, str))
+        shown["type"] = _Word(found.parse_word)
         shown["nargs"] = -1 if option.is_argument and found.items is None else found.items or 1
         shown["required"] = found.is_required
     if option.is_argument:

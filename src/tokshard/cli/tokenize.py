@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import typer
+
 import tokshard
 from tokshard import ArrayTask, RayOptions, TokenizeOptions
-from tokshard.cli import terminal
+from tokshard.cli import rendering, terminal
 from tokshard.cli.command_run import CommandRun, DryRun
 from tokshard.cli.generate import Given
 from tokshard.cli.megatron_options import rules_of_preset
@@ -52,7 +54,12 @@ def tokenize(
         tokshard tokenize 'web/*.jsonl.zst' -o out/web --tokenizer hf:gpt2
         zstdcat corpus.jsonl.zst | tokshard tokenize - -o out/corpus --on-error skip
         tokshard tokenize corpus.jsonl --holdout 0.1%
+        tokshard tokenize sources.toml
     """
+    files = [path for path in given.values.get("inputs", ()) if path.endswith(".toml")]
+    if files:
+        _tokenize_sources(files[0], given, planned, distribution, ray, run)
+        return
     options = given.make()
     rules = rules_of_preset(command.megatron, is_used=options.preset is not None)
     cluster = _cluster(distribution, ray, options.workers)
@@ -73,6 +80,45 @@ def tokenize(
         report = tokshard.tokenize(options, executor=cluster, progress=run.progress)
     run.warn(report.warnings)
     run.show(report, lambda report: report.sections(rules))
+
+
+def _tokenize_sources(
+    path: str,
+    given: Given[TokenizeOptions],
+    planned: DryRun,
+    distribution: DistributionOptions,
+    ray: Given[RayOptions],
+    run: CommandRun,
+) -> None:
+    """Tokenize the sources in a TOML file; the exit code is the one of the first that failed."""
+    common = dict(given.values)
+    if len(common.pop("inputs")) > 1:
+        raise UsageError(f"{path} must be the only input", hint="pass one TOML file, or input files only")
+    for field in ("output", "array_task", "finish"):
+        if common.get(field) or getattr(distribution, field, None):
+            name = f"--{field.replace('_', '-')}"
+            raise UsageError(
+                f"{name} cannot be used with {path}", hint="pass the inputs of one source instead"
+            )
+    cluster = _cluster(distribution, ray, given.values.get("workers"))
+    report = tokshard.tokenize_sources(
+        path, common, dry_run=planned.dry_run, executor=cluster, progress=run.progress
+    )
+    for source in report.sources:
+        if source.report is not None:
+            run.warn(
+                [
+                    warning if source.output in warning else f"{source.output}: {warning}"
+                    for warning in source.report.warnings
+                ]
+            )
+    run.show(report)
+    for output, error in report.errors:
+        rendering.tell(f"error: {output}: {error.message}")
+        if error.hint is not None:
+            rendering.tell(f"hint: {error.hint}")
+    if report.errors:
+        raise typer.Exit(report.errors[0][1].exit_code)
 
 
 def _cluster(

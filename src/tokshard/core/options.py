@@ -35,6 +35,7 @@ StrPaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """One path, or several; an options class holds a string, or a tuple of strings."""
 
 RecordT = TypeVar("RecordT", bound=Record)
+OptionsT = TypeVar("OptionsT", bound="Options")
 
 RUN = "Run"
 """The group of options that many commands share: how a command runs."""
@@ -128,6 +129,12 @@ class Declared:
         if self.kind is bool:
             return ""
         return self.option.metavar or "|".join(self.choices) or ("TEXT" if self.kind is str else "N")
+
+    @property
+    def parse_word(self) -> Callable[[str], Any]:
+        """The function that returns the value of a word, or raises ValueError."""
+        parsers: dict[Any, Callable[[str], Any]] = {int: parse_count, float: parse_number}
+        return self.option.parse or parsers.get(self.kind, str)
 
     def words(self, value: Any) -> list[str]:
         """Return the words of a command line that give a value."""
@@ -261,6 +268,20 @@ def nested_options(cls: Any) -> dict[str, type[Options]]:
     return {
         name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Options)
     }
+
+
+def make_options(cls: type[OptionsT], values: Mapping[str, Any]) -> OptionsT:
+    """Return the options of a class, and those nested in it, with values by the names of fields.
+
+    Raises:
+        UsageError: A value is invalid, or options cannot be used together.
+    """
+    made = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+    own: Any = cls
+    for name, kind in nested_options(own).items():
+        if name not in made and any(found.field in values for found in all_options(kind)):
+            made[name] = make_options(kind, values)
+    return cls(**made)
 
 
 def all_options(cls: Any) -> Iterator[Declared]:

@@ -5,8 +5,6 @@ Words that Megatron would misread without a message are refused, and the error s
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,6 +13,7 @@ from tokshard.core.codec import Reader, checker, shown
 from tokshard.core.formatting import count
 from tokshard.core.json_text import parse_json_object
 from tokshard.core.options import declared_options, parse_count, parse_number
+from tokshard.core.toml import check_keys, check_tables, parse_toml
 from tokshard.errors import InputError, IntegrityError, UsageError
 from tokshard.samples.blend.recipe import BlendRecipe, Mixture, Source, reads_as_number
 from tokshard.samples.index.options import SAMPLES, SIZES, IndexingOptions
@@ -165,12 +164,7 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
         >>> recipe.for_split("train").weights, options
         ((0.7, 0.3), {'num_samples': Sizes(train=1000, valid=0, test=0)})
     """
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError if Python reads no integer of so many digits
-        raise InputError(
-            f"{path} is not valid TOML: {error}", hint="fix the recipe, or check the path"
-        ) from error
+    table = parse_toml(text, path, hint="fix the recipe, or check the path")
     splits = [name for name in SPLITS if name in table]
     for key in _MIXTURE if splits else ():
         if key in table:
@@ -180,7 +174,7 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
                 f"[{splits[0]}]",
             )
     try:
-        _check_keys(table, (*_OPTIONS, *_MIXTURE, *SPLITS), "")
+        check_keys(table, (*_OPTIONS, *_MIXTURE, *SPLITS), "")
         mixtures: tuple[Mixture | None, ...]
         if splits:
             mixtures = tuple(_mixture(table[name], f"{name}.") if name in table else None for name in SPLITS)
@@ -192,20 +186,12 @@ def parse_recipe(text: str, path: str = "recipe") -> tuple[BlendRecipe, dict[str
         raise type(error)(f"{path}: {error}", hint=error.hint) from error
 
 
-def _check_keys(table: Mapping[str, Any], allowed: Sequence[str], prefix: str) -> None:
-    for key in table:
-        if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, n=1)
-            hint = f"use {close[0]}" if close else f"use one of {', '.join(allowed)}"
-            raise InputError(f"unknown key {prefix}{key}", hint=hint)
-
-
 def _fields(readers: Mapping[str, Reader], table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return the values of a table by their keys, each as its reader returns it.
 
     TOML has no null: the value of a required key that is missing is None.
     """
-    _check_keys(table, tuple(readers), prefix)
+    check_keys(table, tuple(readers), prefix)
     for key, value in table.items():
         if value is None:
             hint = f"write [[{prefix}source]] before each source" if key == "source" else None
@@ -223,11 +209,9 @@ def _mixture(table: Any, prefix: str = "") -> Mixture:
 
 
 def _sources(tables: Any, name: str) -> tuple[Source, ...]:
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InputError(f"{name} must be a list of tables", hint=f"write [[{name}]] before each source")
     return tuple(
         Source(**_fields(_SOURCE, {"prefix": None} | table, f"{name}[{number}]."))
-        for number, table in enumerate(tables)
+        for number, table in enumerate(check_tables(tables, name))
     )
 
 

@@ -52,7 +52,7 @@ class TokenizeOptions(EncodingOptions):
         Option(
             "JSONL (plain, .gz, .bz2, .xz or .zst), Parquet or Arrow files; also quoted globs, directories, "
             "@list.txt, URLs such as s3://bucket/*.jsonl, files of the Hugging Face Hub "
-            "(hf://datasets/ORG/NAME/GLOB), or - for stdin.",
+            "(hf://datasets/ORG/NAME/GLOB), - for stdin, or one sources.toml.",
             is_argument=True,
             metavar="INPUT...",
         ),
