@@ -46,9 +46,34 @@ def test_a_blend_is_planned_and_shown(mixture, tmp_path):
     unknown = f"warning: the tokenizers of {data}/web, {data}/code are unknown and were not compared"
     assert done.stderr.splitlines() == [unknown]
     shown = run("inspect", tmp_path / "plan").stdout
-    assert "single: 60 samples over 2 data-parallel ranks, 2 in turn, 30 per rank; tail drop" in shown
-    bar = shown.partition("dp rank 1 │")[2].partition("│")[0]  # as wide as the paths leave room for
-    assert re.sub(r"(.)\1+", r"\1", bar) == "ABABABA"
+    ranks = "2 data-parallel ranks, 2 samples at a time, round-robin"
+    assert f"single: 60 samples over {ranks}, 30 per rank; tail drop" in shown
+    header, web, code = shown.partition("(dp) reads\n")[2].splitlines()[:3]
+    assert header.split()[-4:] == ["dp", "0", "dp", "1"]
+    assert (web.split()[0], web.split()[3:]) == (f"{data}/web", ["70.00%", "70.00%", "70.00%"])
+    assert (code.split()[0], code.split()[3:]) == (f"{data}/code", ["30.00%", "30.00%", "30.00%"])
+
+
+def test_the_boundaries_of_a_rank_are_shown(mixture, tmp_path):
+    plan(mixture, tmp_path / "plan", *SMALL, "--tensor-parallel", 2)
+    for rank, samples in ((0, 30), (1, 0)):
+        command = ("inspect", tmp_path / "plan", "--rank", rank)
+        reads = json_of(tokshard(*command, "--json"))["streams"]["train"]
+        assert sum(part["samples"] for part in reads["datasets"]) == samples == reads["manifest"]["samples"]
+        shown = tokshard(*command).stdout
+        assert f"samples      {samples}\n" in shown
+        assert [part["prefix"] for part in reads["datasets"]] == [
+            f"{mixture}/data/web",
+            f"{mixture}/data/code",
+        ]
+        if not samples:
+            assert reads["first"] is reads["last"] is None
+            continue
+        for label, index, step in (("first", 0, 0), ("last", 29, reads["manifest"]["steps"] - 1)):
+            place = reads[label]
+            assert (place["index"], place["step"]) == (index, step)
+            where = f"sample {place['dataset_sample']} of {place['prefix']} (id {place['sample']})"
+            assert f"{label:<12} index {index}, step {step}: {where}\n" in shown
 
 
 def test_the_result_as_json(mixture, tmp_path):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import string
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokshard.cli import terminal
@@ -40,7 +39,6 @@ _SMALLEST_BAR = 10
 _LANE_CELLS = 64
 _SHORTEST_CELL = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _SPREAD = "░"
 
 
@@ -171,22 +169,8 @@ def _show_lanes(chart: LaneChart) -> None:
     line(chart.caption)
     cells = max(16, min(_LANE_CELLS, width() - 40))
     for lane in chart.lanes:
-        drawn = "".join(_letters(lane, cells)) if chart.by_color else _filled(lane, cells)
-        _say(_text(f"{lane.label:>{_STRIP_LABEL_CELLS}} │"), _text(drawn), _text(f"│ {lane.note}".rstrip()))
-    if chart.by_color:
-        _show_facts([(_letter(number), name) for number, name in enumerate(chart.keys)])
-
-
-def _letters(lane: Lane, cells: int) -> Iterator[str]:
-    for cell in range(cells):
-        middle = (cell + 0.5) / cells
-        colors = [span.color for span in lane.spans if span.start <= middle < span.stop]
-        yield _letter(colors[0]) if colors else " "
-
-
-def _letter(number: int) -> str:
-    # Datasets after the last letter share a mark.
-    return _LETTERS[number] if number < len(_LETTERS) else "?"
+        label, drawn = f"{lane.label:>{_STRIP_LABEL_CELLS}} │", _filled(lane, cells)
+        _say(_text(label), _text(drawn), _text(f"│ {lane.note}".rstrip()))
 
 
 def _filled(lane: Lane, cells: int) -> str:

@@ -157,6 +157,16 @@ def shortened(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
+def short_id(digest: str) -> str:
+    """Return the beginning of a hexadecimal digest, which is enough to recognize it.
+
+    Example:
+        >>> short_id("e43f9b3bda0a1cfb7e11f8da6fad3d28")
+        'e43f9b3bda0a'
+    """
+    return digest[:12]
+
+
 def shown_path(path: str) -> str:
     """Return a path without control characters, relative if it is inside the current directory.
 

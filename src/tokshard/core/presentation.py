@@ -34,6 +34,8 @@ class Table:
         left: The left-aligned columns; all others are right-aligned.
         caption: The title of the table.
         hide: Names of columns that a narrow terminal hides, the least important first.
+        shares: The numbers from 0 to 1 in the cells after the first column of each row, by which a page
+            shades them; empty for no shades.
     """
 
     header: Sequence[str]
@@ -41,6 +43,7 @@ class Table:
     left: Sequence[int] = (0,)
     caption: str = ""
     hide: Sequence[str] = ()
+    shares: Sequence[Sequence[float | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,6 @@ class LaneChart:
     Attributes:
         across: The axis below them, on a page.
         keys: The names of the colors, if no label names them.
-        by_color: Whether the colors of the spans matter more than their positions.
         spread: The meaning of a span with a shade below 1.
     """
 
@@ -141,7 +143,6 @@ class LaneChart:
     lanes: Sequence[Lane]
     across: Axis
     keys: Sequence[str] = ()
-    by_color: bool = False
     spread: str = ""
 
 

@@ -158,8 +158,10 @@ class Interleave(Link):
         """The link for people."""
         from tokshard.core.formatting import counted  # the loader needs no words
 
-        how = f"runs of {counted(self.run, 'sample')}" if self.run else "single samples"
-        return f"{how}, round-robin over {counted(self.ranks, 'data-parallel rank')}"
+        ranks = counted(self.ranks, "data-parallel rank")
+        if self.run:
+            return f"runs of {counted(self.run, 'sample')} for each of {ranks}"
+        return f"single samples, round-robin over {ranks}"
 
     def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:  # noqa: ARG002
         return self._consumed(positions) if inverse else self._owned(positions)

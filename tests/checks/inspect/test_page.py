@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import math
 import re
 
 import numpy as np
@@ -377,6 +378,9 @@ def test_logarithmic_axes_have_ticks_at_powers_of_ten(products, tmp_path):
     assert "rank of the token by frequency" in figure
 
 
+SHARES = "Share of each dataset in what the run and each data-parallel rank (dp) reads"
+
+
 @pytest.mark.parametrize("kind", ["plan", "runs"])
 def test_the_page_of_a_plan_shows_planned_samples_and_ranks(products, tmp_path, kind):
     found = page_of(products[kind], tmp_path)
@@ -384,7 +388,7 @@ def test_the_page_of_a_plan_shows_planned_samples_and_ranks(products, tmp_path, 
     stream = plan.streams["train"]
     datasets, _ = Locator(stream.source).locate(everything(stream).ravel())
     counts = np.bincount(datasets, minlength=2)
-    rows = rows_of(found.content, "Datasets of the plan")
+    rows = rows_of(found.content, SHARES)
     assert [int(row[2].replace(",", "")) for row in rows] == counts.tolist()
     assert [row[3] for row in rows] == [f"{100 * share:.2f}%" for share in counts / counts.sum()]
     summary = inspect(products[kind]).streams["train"]
@@ -394,20 +398,15 @@ def test_the_page_of_a_plan_shows_planned_samples_and_ranks(products, tmp_path, 
     assert [row[:6] for row in ranks] == [
         [str(rank), "0", "0", str(rank), "0", str(stream.order.samples_per_rank)] for rank in range(4)
     ]
-    assert labels_of(found.content, "Planned samples per dataset") == ["0%", "25%", "50%", "75%", "100%"]
 
 
-def test_the_step_grid_has_a_legend_and_no_shades(products, tmp_path):
+def test_the_shares_are_shaded_by_their_size(products, tmp_path):
     content = page_of(products["plan"], tmp_path).content
-    grid = content.partition("Dataset of the first sample")[2].partition("</ul>")[0]
-    keys = re.findall(r'class="(c[0-7])"/></svg><span>(\d): ([^<]*)</span>', grid)
-    prefixes = [
-        dataset.path_prefix for dataset in read_plan(products["plan"]).streams["train"].source.datasets
-    ]
-    assert [(color, number) for color, number, _ in keys] == [("c0", "0"), ("c1", "1")]
-    assert [html.unescape(name) for _, _, name in keys] == prefixes
-    assert set(re.findall(r'<rect x="[^>]*class="([a-z0-9]+)"', grid)) == {"c0", "c1"}
-    assert "opacity" not in grid
+    table = content.partition(SHARES)[2].partition("</table>")[0]
+    cells = re.findall(r'<td class="number h(\d+)">([\d.]+)%</td>', table)
+    assert len(cells) == 2 * 5  # datasets, and the run with four ranks
+    assert all(int(shade) == math.ceil(float(share) / 10) for shade, share in cells)
+    assert ".h10 { background: " in content
 
 
 def test_every_table_has_headers_and_every_picture_a_text(products, tmp_path):

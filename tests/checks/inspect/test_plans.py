@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.assignments import planned
@@ -17,6 +17,7 @@ from tokshard.checks.commands.inspect import inspect, write_inspection_page
 from tokshard.checks.inspect import plan_charts
 from tokshard.checks.inspect.options import InspectOptions
 from tokshard.checks.inspect.plan_facts import describe_plan
+from tokshard.checks.inspect.planned import count_by_rank
 from tokshard.checks.inspect.plans import (
     PlanSummary,
     find_dataset_sample,
@@ -24,6 +25,7 @@ from tokshard.checks.inspect.plans import (
     inspect_rank,
     inspect_sample,
 )
+from tokshard.checks.products import open_product
 from tokshard.errors import InputError, StorageError, UsageError
 from tokshard.ranks.choices import Shuffling
 from tokshard.ranks.discovery import RequestedSamples, open_sources
@@ -207,7 +209,7 @@ def test_a_plan_that_continues_describes_what_is_left():
     earlier = f"{datasets}, then runs of 16 samples for each of 3 data-parallel ranks"
     size = {"data_parallel": 2, "global_batch_size": 8}
     for mode, shuffle, how in (
-        (None, earlier, "2 in turn"),
+        (None, earlier, "2 samples at a time, round-robin"),
         ("contiguous", f"{earlier}, then the remaining 38 of 50 samples", "runs of 19"),
     ):
         options = ReplanOptions(plan="plan", output="plan2", consumed_samples=12, mode=mode, **size)
@@ -286,29 +288,55 @@ def plans(tmp_path):
     return {kind: read_plan(paths[kind]) for kind in ("plan", "runs")}
 
 
-@pytest.mark.parametrize(("most_ranks", "most_steps"), [(100, 1000), (2, 3)])
-def test_it_shows_what_ranks_begin_with(plans, monkeypatch, most_ranks, most_steps):
-    monkeypatch.setattr(plan_charts, "_SHOWN_RANKS", most_ranks)
-    monkeypatch.setattr(plan_charts, "_SHOWN_STEPS", most_steps)
+def test_the_shares_of_ranks_are_those_of_the_samples_that_they_read(plans):
     for plan in plans.values():
-        for stream in plan.streams.values():
-            order = stream.order
-            prefixes = [dataset.path_prefix for dataset in stream.source.datasets]
-            (chart,) = plan_charts._step_charts(stream)
-            assert 2 <= len(chart.lanes) <= most_ranks
-            assert all(2 <= len(lane.spans) <= most_steps for lane in chart.lanes)
-            shown = set()
-            for span in (span for lane in chart.lanes for span in lane.spans):
-                rank, step, sample, prefix = re.fullmatch(
-                    r"dp rank (\d+), step (\d+): sample (\d+) of (.*)", span.title
-                ).groups()
-                first = order.first_number(int(step)) // order.ranks
-                ids = order.ids(order.numbers(int(rank), first, 1))
-                datasets, _ = Locator(stream.source).locate(ids)
-                assert (ids[0], prefix) == (int(sample), prefixes[datasets[0]])
-                assert span.color == datasets[0]
-                shown.add((int(rank), int(step)))
-            assert {(0, 0), (order.ranks - 1, order.steps - 1)} <= shown
+        for name, stream in plan.streams.items():
+            read = everything(stream)
+            counts, exact = count_by_rank(stream, range(stream.order.ranks))
+            datasets, _ = Locator(stream.source).locate(read.ravel())
+            looked_up = [np.bincount(row, minlength=2) for row in datasets.reshape(read.shape)]
+            assert exact
+            assert np.array_equal(counts, looked_up)
+            summary = PlanSummary.of(plan).streams[name]
+            by_rank = [dataset.planned_by_rank for dataset in summary.datasets]
+            assert np.array_equal(np.transpose(by_rank), looked_up)
+            estimated, exact = count_by_rank(stream, (1, 0), limit=2 * stream.order.samples_per_rank - 1)
+            assert not exact
+            assert np.abs(estimated - counts[[1, 0]]).max() < stream.order.samples_per_rank / 2
+
+
+def test_a_rank_is_described_by_its_first_and_last_sample_and_its_datasets(plans, tmp_path):
+    for name, plan in plans.items():
+        write_plan(plan, tmp_path / f"copy-{name}")
+        for rank in range(plan.topology.world_size):
+            reads = inspect(InspectOptions(path=tmp_path / f"copy-{name}", rank=rank)).streams["train"]
+            stream = plan.streams["train"]
+            ids = everything(stream)[plan.topology.coordinates(rank).dp]
+            assert (reads.first.sample, reads.last.sample) == (ids[0], ids[-1])
+            assert (reads.first.index, reads.last.index) == (0, len(ids) - 1)
+            assert reads.last == find_read(plan, rank, len(ids) - 1)
+            assert sum(part.samples for part in reads.datasets) == len(ids) == reads.manifest.samples
+
+
+def find_read(plan, rank, index):
+    """Return a sample of a rank as a question for this sample alone is answered."""
+    stream = plan.streams["train"]
+    numbers = stream.order.numbers(rank, index, 1)
+    (sample,) = stream.order.ids(numbers, stream.open_sort_key())
+    return find_sample(plan, "train", int(sample), epoch=int(stream.order.epochs(numbers)[0]))
+
+
+def test_a_rank_without_its_data_is_described_without_its_samples(plans, tmp_path):
+    plan = plans["plan"]
+    write_plan(plan, tmp_path / "copy")
+    Path(plan.streams["train"].source.order.array_path("dataset_index")).unlink()
+    options = InspectOptions(path=tmp_path / "copy", rank=0)
+    reads = inspect(options).streams["train"]
+    assert (reads.first, reads.last, reads.datasets) == (None, None, None)
+    assert reads.problem.startswith("file of the plan not found: ")
+    assert "its first and last sample and its datasets: file of the plan not found" in repr(
+        open_product(options.path).sections(options)
+    )
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])
@@ -333,10 +361,8 @@ def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_pag
     Path(plan.streams["train"].source.order.array_path("dataset_index")).unlink()
     texts = repr([section.blocks for section in describe_plan(plan)])
     assert "Planned samples per dataset are unknown" not in texts
-    assert "Datasets by step are unknown" not in texts
     hidden = repr([section.page_only for section in describe_plan(plan)])
-    for subject in ("Planned samples per dataset", "Datasets by step"):
-        assert f"{subject} are unknown: file of the plan not found: " in hidden
+    assert "Planned samples per dataset are unknown: file of the plan not found: " in hidden
 
     def failing(*_):
         raise StorageError("read", "x.npy", OSError(errno.EIO, "Input/output error"))
@@ -345,4 +371,3 @@ def test_a_failing_disk_is_named_on_the_terminal_and_absent_data_only_on_the_pag
     monkeypatch.setattr(Locator, "locate", failing)
     texts = repr([section.blocks for section in describe_plan(plan)])
     assert "Planned samples per dataset are unknown: cannot read x.npy: Input/output error" in texts
-    assert "Datasets by step are unknown: cannot read x.npy: Input/output error" in texts

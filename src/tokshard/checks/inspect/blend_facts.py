@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tokshard.checks.inspect.axes import SHARES, linear_axis
 from tokshard.checks.inspect.facts import Facts, mismatch_facts
 from tokshard.checks.inspect.packing_facts import describe_packed
-from tokshard.core.formatting import count, counted, percent
+from tokshard.core.formatting import count, counted, percent, short_id
 from tokshard.core.presentation import (
     Aside,
     Bar,
@@ -31,7 +31,7 @@ def describe_blend(document: BlendDocument, path: str) -> list[Section]:
     """Return the description of the blend at a path."""
     facts: Facts = [
         ("blend", path),
-        ("id", document.id),
+        ("id", short_id(document.id)),
         ("indexes in", document.cache_directory),
         ("sequence", f"{count(document.builder.sequence_length)} tokens"),
         ("seed", document.builder.seed),
@@ -63,7 +63,7 @@ def _tokenizer_facts(document: BlendDocument) -> Facts:
 def describe_split(name: str, kind: Kind, certificate: Certificate) -> Section:
     """Return the description of a split: its certificate."""
     if not certificate.samples:
-        title = f"{name}: {KIND_NAMES[kind]}, no samples; built anyway, as Megatron does"
+        title = f"{name}: {KIND_NAMES[kind]}, no samples (Megatron builds such a split also)"
         return Section(title, [])
     title = (
         f"{name}: {KIND_NAMES[kind]}, {counted(certificate.samples, 'sample')}, "

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
 from collections.abc import Sequence
 
-from tokshard.core.formatting import count, visible
+from tokshard.core.formatting import visible
 from tokshard.core.presentation import Bar, BarChart, CurveChart, Lane, LaneChart, Tick
 
 COLORS = 8
@@ -145,14 +144,14 @@ def lanes(chart: LaneChart) -> Markup:
     if any(span.shade < 1 for lane in chart.lanes for span in lane.spans):
         keys.append((_square("spread"), chart.spread))
     axis = tag("div", _labels(chart.across.ticks), tag("p", chart.across.title, class_="across"))
-    rows = [(lane.label, _lane(lane, chart), lane.note) for lane in chart.lanes]
+    rows = [(lane.label, _lane(lane), lane.note) for lane in chart.lanes]
     has_notes = any(lane.note for lane in chart.lanes)
     is_wide = has_notes or any(len(lane.spans) > _FEW_SPANS for lane in chart.lanes)
     table = tag("table", _body(rows, "note" if has_notes else None, axis), class_="lanes")
     return tag("div", scrollable(table, chart.caption, is_wide=is_wide), _keys(keys) if keys else None)
 
 
-def _lane(lane: Lane, chart: LaneChart) -> Markup:
+def _lane(lane: Lane) -> Markup:
     shapes = []
     for span in lane.spans:
         x, width = (_number(_WIDTH * _clipped(part)) for part in (span.start, span.stop - span.start))
@@ -161,10 +160,6 @@ def _lane(lane: Lane, chart: LaneChart) -> Markup:
             tag("g", tag("title", span.title), tag("rect", x=x, width=width, height=10, class_=color))
         )
     text = lane.note or ", ".join(span.title for span in lane.spans[:1])
-    if chart.by_color:
-        times = sorted(Counter(span.color for span in lane.spans).items())
-        names = dict(enumerate(chart.keys))
-        text = ", ".join(f"{names.get(color, color)} {count(number)} times" for color, number in times)
     return _picture(f"{lane.label}: {text}", *shapes)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -56,6 +57,7 @@ table { border-collapse: collapse; }
 caption, figcaption { text-align: left; padding: 0 0 .5rem; font-weight: 600; max-width: 48rem; }
 th, td { padding: .3rem 1.5rem .3rem 0; text-align: left; vertical-align: top; font-weight: normal; }
 th:last-child, td:last-child { padding-right: 0; }
+.heat thead th, .heat td { padding: .3rem .75rem; }
 thead th { color: var(--soft); font-size: .85rem; vertical-align: bottom; }
 .scroll thead th { border-bottom: 1px solid var(--rule); }
 .scroll tbody tr + tr > * { border-top: 1px solid var(--rule); }
@@ -129,6 +131,11 @@ text { fill: var(--soft); font-size: .75rem; }
 }
 """
 
+_SHADES = 10
+_STYLE += "".join(
+    f".h{shade} {{ background: color-mix(in srgb, var(--c0) {6 * shade}%, var(--paper)); }}\n"
+    for shade in range(1, _SHADES + 1)
+)
 _WIDE_COLUMNS = 5  # more than a phone has room for
 
 
@@ -192,13 +199,13 @@ def _table(table: Table, name: str) -> Markup:
     kinds = ["name" if column in table.left else "number" for column in range(len(table.header))]
     titles = zip(table.header, kinds, strict=True)
     head = tag("tr", *(tag("th", title, scope="col", class_=kind) for title, kind in titles))
-    body = [
-        tag(
-            "tr",
-            tag("th", row[0], scope="row", class_=kinds[0]),
-            *(tag("td", cell, class_=kind) for cell, kind in zip(row[1:], kinds[1:], strict=True)),
-        )
-        for row in table.rows
-    ]
-    content = tag("table", tag("thead", head), tag("tbody", *body))
+    body = []
+    for number, row in enumerate(table.rows):
+        shares = table.shares[number] if table.shares else [None] * len(row)
+        cells = [
+            tag("td", cell, class_=kind if share is None else f"{kind} h{math.ceil(share * _SHADES)}")
+            for cell, kind, share in zip(row[1:], kinds[1:], shares, strict=False)
+        ]
+        body.append(tag("tr", tag("th", row[0], scope="row", class_=kinds[0]), *cells))
+    content = tag("table", tag("thead", head), tag("tbody", *body), class_="heat" if table.shares else None)
     return scrollable(content, table.caption, is_wide=len(kinds) >= _WIDE_COLUMNS, name=name)

@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokshard.checks.inspect.axes import SHARES, linear_axis
-from tokshard.checks.inspect.planned import count_planned
+from tokshard.checks.inspect.axes import linear_axis
+from tokshard.checks.inspect.planned import count_by_rank, count_planned
 from tokshard.core.formatting import count, counted, listed, number_ranges, percent, shown_path
 from tokshard.core.presentation import (
     Aside,
-    Axis,
-    Bar,
-    BarChart,
     Block,
     CurveChart,
     Lane,
     LaneChart,
     Span,
     Table,
-    Tick,
 )
 from tokshard.errors import StorageError, TokshardError, raise_exhaustion
 from tokshard.ranks.continuation import owner_of
-from tokshard.ranks.locator import Locator
 from tokshard.ranks.plan import Stream
 from tokshard.ranks.shuffles import DatasetShuffle
 
 _SHOWN_BARS = 16
 _SHOWN_DATASETS = 100
-_FEW_STEPS = 8
+_SHOWN_SHARES = 16
+"""The most ranks in the table of shares."""
 _SPREAD = "spread over all sample ids"
 _SHOWN_RANKS = 32
-_SHOWN_STEPS = 80
 _SHOWN_BATCH_SIZES = 500
 _SHOWN_IDS = 5
-
-_GOLDEN = 0.6180339887498949
-"""Its multiples, modulo 1, are spread evenly however many there are."""
 
 
 def add_charts(stream: Stream, blocks: list[Block], page_only: list[Block]) -> None:
@@ -48,7 +40,6 @@ def add_charts(stream: Stream, blocks: list[Block], page_only: list[Block]) -> N
         ("Planned samples per dataset", _planned_blocks, blocks),
         ("Sample ids", _ids_charts, blocks),
         ("Batch sizes", _batch_size_charts, page_only),
-        ("Datasets by step", _step_charts, blocks if _datasets_in_runs(stream) is None else page_only),
     )
     for subject, blocks_of, target in parts:
         try:
@@ -71,25 +62,29 @@ def rank_chart(stream: Stream, rank: int) -> list[Block]:
 
 
 def _planned_blocks(stream: Stream) -> list[Block]:
-    """Return the chart of planned samples, and for the page the table of all numbers."""
+    """Return the table of the shares of each dataset over the run and by data-parallel rank."""
     planned = count_planned(stream)
+    order = stream.order
+    ranks = [*range(min(order.ranks, _SHOWN_SHARES) - 1), order.ranks - 1]
+    counts, is_exact = count_by_rank(stream, ranks)
+    by_rank = counts[:, :_SHOWN_DATASETS] / max(order.samples_per_rank, 1)
+    names = [f"dp {rank}" for rank in ranks]
+    header = ("dataset", "in data", "planned", "run", *names)
     rows = []
-    bars = []
-    for number, (dataset, samples) in enumerate(zip(stream.source.datasets, planned.counts, strict=True)):
-        share = samples / max(planned.total, 1)
-        prefix = shown_path(dataset.path_prefix)
-        rows.append((str(number), prefix, count(samples), percent(share), count(dataset.samples)))
-        bars.append(Bar(prefix, share, f"{count(samples)} ({percent(share)})", color=number))
-    caption = f"Planned samples per dataset{'' if planned.exact else ' (estimated)'}"
-    chart = BarChart(caption, bars[:_SHOWN_BARS], ("dataset", "samples"), full=1.0, ticks=SHARES)
-    kind = "documents in dataset" if stream.source.kind == "documents" else "samples in index"
-    header = ("number", "dataset", "planned samples", "share of plan", kind)
-    table = Table(header, rows[:_SHOWN_DATASETS], left=(1,), caption="Datasets of the plan")
-    blocks: list[Block] = [chart, table]
-    if len(rows) > _SHOWN_DATASETS:
-        blocks.append(Aside(f"{count(len(rows) - _SHOWN_DATASETS)} more datasets are not shown."))
-    if not planned.exact:
-        blocks.append(Aside("The counts are estimated from a random sample of the reads."))
+    shares = []
+    for number, dataset in enumerate(stream.source.datasets[:_SHOWN_DATASETS]):
+        own = [planned.counts[number] / max(planned.total, 1), *by_rank[:, number].tolist()]
+        amounts = (count(dataset.samples), count(planned.counts[number]))
+        rows.append((shown_path(dataset.path_prefix), *amounts, *map(percent, own)))
+        shares.append([None, None, *own])
+    estimated = "" if planned.exact and is_exact else ", estimated from a random sample of the reads"
+    caption = f"Share of each dataset in what the run and each data-parallel rank (dp) reads{estimated}"
+    hidden = [*names[::-1], "in data"]
+    blocks: list[Block] = [Table(header, rows, caption=caption, hide=hidden, shares=shares)]
+    if len(stream.source.datasets) > len(rows):
+        blocks.append(Aside(f"{count(len(stream.source.datasets) - len(rows))} more datasets are not shown."))
+    if order.ranks > len(ranks):
+        blocks.append(Aside(f"{count(order.ranks - len(ranks))} more ranks are not shown."))
     return blocks
 
 
@@ -143,15 +138,11 @@ def _ids_charts(stream: Stream) -> list[Block]:
 
 
 def _spread_lane(stream: Stream) -> Lane:
-    # All ranks alike: each reads samples from everywhere.
+    """Return one lane for all ranks, of which each reads samples from everywhere."""
     order = stream.order
-    samples = counted(order.samples_per_rank, "sample")
-    if order.ranks == 1:
-        return Lane("dp rank 0", [Span(0.0, 1.0, _SPREAD, shade=0.0)], samples)
-    owner = owner_of(order.epoch_ranges[0], order)
-    how = "in runs of the order" if owner is not None and owner.run else "in turn"
-    label = f"dp ranks {number_ranges(range(order.ranks))}"
-    return Lane(label, [Span(0.0, 1.0, _SPREAD, shade=0.0)], f"{samples} each, {how}")
+    label = "dp rank 0" if order.ranks == 1 else f"dp ranks {number_ranges(range(order.ranks))}"
+    note = f"{counted(order.samples_per_rank, 'sample')}{' each' if order.ranks > 1 else ''}"
+    return Lane(label, [Span(0.0, 1.0, _SPREAD, shade=0.0)], note)
 
 
 def _datasets_in_runs(stream: Stream) -> list[int] | None:
@@ -196,64 +187,3 @@ def _ids_span(stream: Stream, dataset: int, first: int, stop: int) -> Span:
     title = f"{samples} of {stream.source.datasets[dataset].path_prefix}"
     total = max(stream.source.total, 1)
     return Span(first / total, stop / total, title, dataset)
-
-
-def _step_charts(stream: Stream) -> list[Block]:
-    order = stream.order
-    if len(stream.source.datasets) == 1 or not order.steps:
-        return []
-    ranks = _spread(order.ranks, _SHOWN_RANKS)
-    steps = _spread(order.steps, _SHOWN_STEPS)
-    wide = len(steps)
-    firsts = np.array([order.first_number(step) for step in steps], dtype=np.int64)
-    numbers = order.micro_batch_size * np.array(ranks, dtype=np.int64)[:, np.newaxis] + firsts
-    ids = order.ids(numbers.ravel(), stream.open_sort_key())
-    datasets, _ = Locator(stream.source).locate(ids)
-    cells = zip(ids.tolist(), datasets.tolist(), strict=True)
-    prefixes = [shown_path(dataset.path_prefix) for dataset in stream.source.datasets]
-    lanes = []
-    for rank in ranks:
-        spans = []
-        for column, step in enumerate(steps):
-            sample, dataset = next(cells)
-            title = f"dp rank {rank}, step {step}: sample {count(sample)} of {prefixes[dataset]}"
-            spans.append(Span(column / wide, (column + 1) / wide, title, dataset))
-        lanes.append(Lane(f"dp rank {rank}", spans))
-    some = [
-        f"{shown} of {count(total)} {name}"
-        for shown, total, name in (
-            (len(ranks), order.ranks, "ranks"),
-            (wide, order.steps, "steps"),
-        )
-        if shown < total
-    ]
-    part = f" ({', '.join(some)})" if some else ""
-    places = sorted({0, wide // 4, wide // 2, 3 * wide // 4, wide - 1}) if wide > _FEW_STEPS else range(wide)
-    chart = LaneChart(
-        f"Dataset of the first sample that each data-parallel rank (dp rank) reads in each step{part}",
-        lanes,
-        Axis("step", [Tick((place + 0.5) / wide, count(steps[place])) for place in places]),
-        prefixes[:_SHOWN_BARS],
-        by_color=True,
-    )
-    return [chart]
-
-
-def _spread(total: int, shown: int) -> tuple[int, ...]:
-    """Return at most ``shown`` of the numbers below ``total``, with the first and the last.
-
-    They are one of each of equal parts, and not equally far apart: of an order that repeats itself, as that
-    of a blend, numbers at equal distances can show one source alone.
-
-    Example:
-        >>> _spread(3, 5), _spread(100, 4)
-        ((0, 1, 2), (0, 40, 55, 99))
-    """
-    if total <= shown:
-        return tuple(range(total))
-    edges = [part * total // shown for part in range(shown + 1)]
-    inner = [
-        edges[part] + int(part * _GOLDEN % 1 * (edges[part + 1] - edges[part]))
-        for part in range(1, shown - 1)
-    ]
-    return (0, *inner, total - 1)

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 
 from tokshard.checks.inspect.facts import Facts
 from tokshard.checks.inspect.plan_charts import add_charts, rank_chart
-from tokshard.checks.inspect.plans import RankSummary, SamplePlace, remaining_samples, shuffle_words
-from tokshard.core.formatting import count, counted, number_ranges, shown_path
+from tokshard.checks.inspect.plans import (
+    RankReads,
+    RankSummary,
+    SamplePlace,
+    remaining_samples,
+    shuffle_words,
+)
+from tokshard.core.formatting import count, counted, number_ranges, percent, short_id, shown_path
 from tokshard.core.presentation import Aside, Block, FactList, Section, Table
 from tokshard.dataset.tokenizer_identity import tokenizer_name
 from tokshard.ranks.continuation import owner_of
@@ -27,8 +33,11 @@ def describe_plan(plan: Plan, *, charts: bool = True) -> list[Section]:
         f"tensor {topology.tensor_parallel} x context {topology.context_parallel} x "
         f"data {topology.data_parallel} x pipeline {topology.pipeline_parallel}, order {topology.rank_order}"
     )
-    facts: Facts = [("plan", plan.plan_id), ("ranks", f"{count(topology.world_size)}: {sizes}")]
-    facts += [("" if number else "continues", stopped.plan_id) for number, stopped in enumerate(plan.history)]
+    facts: Facts = [("plan", short_id(plan.plan_id)), ("ranks", f"{count(topology.world_size)}: {sizes}")]
+    facts += [
+        ("" if number else "continues", short_id(stopped.plan_id))
+        for number, stopped in enumerate(plan.history)
+    ]
     if plan.tokenizer is not None and plan.tokenizer.identity is not None:
         identity = plan.tokenizer.identity
         facts.append(("tokenizer", f"{tokenizer_name(identity)}, {counted(identity.vocab_size, 'token')}"))
@@ -57,9 +66,9 @@ def _stream_facts(stream: Stream) -> list[tuple[str, str]]:
     per_rank = counted(order.samples_per_rank, "sample")
     owner = owner_of(first, order)
     if owner is None:
-        how = f"{count(order.micro_batch_size)} in turn"
+        how = f"{counted(order.micro_batch_size, 'sample')} at a time, round-robin"
     else:
-        how = f"runs of {count(owner.run)}" if owner.run else "1 in turn"
+        how = f"runs of {count(owner.run)}" if owner.run else "1 sample at a time, round-robin"
     read = first.read - order.skipped
     samples = counted(read - first.repeated + first.dropped, "sample")
     ranks = counted(order.ranks, "data-parallel rank")
@@ -110,7 +119,7 @@ def _blend_words(source: SampleSource) -> str:
     if source.order is None:
         noun = "dataset" if datasets == 1 else "datasets, concatenated"
         return f"none: {count(source.total)} samples of {count(datasets)} {noun}"
-    blend_hash = source.order.stem.partition("-")[0]
+    blend_hash = short_id(source.order.stem.partition("-")[0])
     return f"{count(source.total)} samples of {counted(datasets, 'dataset')}, in the order of {blend_hash}"
 
 
@@ -166,24 +175,48 @@ def describe_rank(plan: Plan, summary: RankSummary) -> list[Section]:
         ("context", place.cp),
         ("data", place.dp),
         ("pipeline", place.pp),
-        ("plan", summary.plan_id),
+        ("plan", short_id(summary.plan_id)),
     ]
     sections = [Section("", [FactList(facts)])]
     for name, stream in plan.streams.items():
         part = summary.streams[name]
         numbers: Facts = [
-            ("reads", ", ".join(part.fields) or "nothing: other ranks send what it needs"),
-            ("steps", count(part.steps)),
-            ("samples", count(part.samples)),
+            ("reads", ", ".join(part.manifest.fields) or "nothing: other ranks send what it needs"),
+            ("steps", count(part.manifest.steps)),
+            ("samples", count(part.manifest.samples)),
         ]
-        blocks: list[Block] = [FactList(numbers)]
-        if part.samples:
+        for label, boundary in (("first", part.first), ("last", part.last)):
+            if boundary is not None:
+                where = f"sample {count(boundary.dataset_sample)} of {shown_path(boundary.prefix)}"
+                numbers.append(
+                    (label, f"index {boundary.index}, step {boundary.step}: {where} (id {boundary.sample})")
+                )
+        if part.problem is not None:
+            numbers.append(("unknown", f"its first and last sample and its datasets: {part.problem}"))
+        blocks: list[Block] = [FactList(numbers), *_dataset_tables(part)]
+        if part.manifest.samples:
             blocks += rank_chart(stream, place.dp)
         sections.append(Section(name, blocks))
     if summary.places:
         where = "" if summary.step is None else f", step {summary.step}"
         sections.append(Section(f"{summary.stream}{where}", [_places_table(summary.places)]))
     return sections
+
+
+def _dataset_tables(reads: RankReads) -> list[Table]:
+    """Return the table of the samples of each dataset, if they are known."""
+    if reads.datasets is None:
+        return []
+    estimated = "" if reads.exact else " (estimated)"
+    rows = [
+        (
+            shown_path(part.prefix),
+            count(part.samples),
+            percent(part.samples / max(reads.manifest.samples, 1)),
+        )
+        for part in reads.datasets
+    ]
+    return [Table(("dataset", f"samples{estimated}", "share"), rows)]
 
 
 def describe_places(stream: str, places: Sequence[SamplePlace]) -> list[Section]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -94,6 +94,41 @@ def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
     numbers = drawn + (starts - (ends - sizes))[part]
     estimated = counts + _counts(locator, _without_sorting(order).ids(numbers)) * (reads / limit)
     return PlannedSamples(tuple(np.rint(estimated).astype(np.int64).tolist()), exact=False)
+
+
+def count_by_rank(stream: Stream, ranks: Sequence[int], *, limit: int = LOOKED_UP) -> tuple[Integers, bool]:
+    """Count the samples of each dataset that data-parallel ranks read in all steps.
+
+    Args:
+        stream: The stream.
+        ranks: The data-parallel ranks.
+        limit: The most reads to look up. If there are more, the counts of each rank are estimated from a
+            random sample of its reads, with the same result at every call.
+
+    Returns:
+        int64 of shape (ranks, datasets), and whether the counts are exact.
+
+    Raises:
+        TokshardError: See :func:`count_planned`.
+    """
+    order = stream.order
+    reads = order.samples_per_rank
+    drawn = limit // max(1, len(ranks))
+    locator = Locator(stream.source)
+    counts = np.empty((len(ranks), len(stream.source.datasets)), np.int64)
+    if reads <= drawn:
+        key_of = stream.open_sort_key()
+        for row, rank in zip(counts, ranks, strict=True):
+            row[:] = _counts(locator, order.ids(order.numbers(rank, 0, reads), key_of))
+        return counts, True
+    unsorted = _without_sorting(order)
+    for row, rank in zip(counts, ranks, strict=True):
+        micro_batch, place = np.divmod(
+            np.random.default_rng(rank).integers(reads, size=max(1, drawn)), order.micro_batch_size
+        )
+        numbers = micro_batch * order.group + rank * order.micro_batch_size + place
+        row[:] = np.rint(_counts(locator, unsorted.ids(numbers)) * (reads / numbers.size))
+    return counts, False
 
 
 def _counts(locator: Locator, ids: Integers) -> Integers:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from tokshard.checks.inspect.planned import count_planned
+from tokshard.checks.inspect.planned import count_by_rank, count_planned
 from tokshard.core.codec import Count, Document, Positive, Record
 from tokshard.errors import TokshardError, UsageError, raise_exhaustion
 from tokshard.ranks.choices import Mode, Tail
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+CountT = TypeVar("CountT")
+
+_MOST_RANKS = 1024
+"""With more data-parallel ranks, a summary has no counts of each."""
+
 # Entries of a blend's arrays that are searched at a time: 40 MB.
 _CHUNK = 1 << 22
 
@@ -38,6 +43,7 @@ class DatasetOfPlan(Record):
     samples: Count
     ids: tuple[Count, Count] | None
     planned: Count | None
+    planned_by_rank: tuple[Count, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,36 @@ class SamplePlace(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class DatasetReads(Record):
+    """Number of samples of a dataset that a rank reads."""
+
+    prefix: str
+    samples: Count
+
+
+@dataclass(frozen=True, slots=True)
+class RankReads(Record):
+    """The samples of one stream that a rank reads: the boundaries of its shard.
+
+    Attributes:
+        manifest: What its manifest says of the stream.
+        first: Its first sample; None if it reads nothing, or if the data cannot be read.
+        last: Its last sample, or None in the same cases.
+        datasets: The samples that it reads of each dataset, in the order of the plan; None if the data cannot
+            be read.
+        exact: False if these are estimated from a random sample of its reads.
+        problem: The reason why the data cannot be read.
+    """
+
+    manifest: RankStream
+    first: SamplePlace | None
+    last: SamplePlace | None
+    datasets: tuple[DatasetReads, ...] | None
+    exact: bool
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RankSummary(Document):
     """Summary of the reads of one rank."""
 
@@ -120,7 +156,7 @@ class RankSummary(Document):
     rank: Count
     world_size: Positive
     coordinates: Coordinates
-    streams: dict[str, RankStream]
+    streams: dict[str, RankReads]
     stream: str
     step: Count | None
     places: tuple[SamplePlace, ...]
@@ -174,11 +210,33 @@ def inspect_rank(
         rank=rank,
         world_size=plan.topology.world_size,
         coordinates=manifest.coordinates,
-        streams=manifest.streams,
+        streams={
+            name: _rank_reads(plan.streams[name], part, manifest.coordinates.dp)
+            for name, part in manifest.streams.items()
+        },
         stream=stream,
         step=step,
         places=_places(found, order.ids(numbers, found.open_sort_key()), order.epochs(numbers), numbers),
     )
+
+
+def _rank_reads(stream: Stream, manifest: RankStream, data_parallel_rank: int) -> RankReads:
+    prefixes = [dataset.path_prefix for dataset in stream.source.datasets]
+    if not manifest.samples:
+        nothing = tuple(DatasetReads(prefix, 0) for prefix in prefixes)
+        return RankReads(manifest, None, None, nothing, exact=True)
+    order = stream.order
+    boundaries = [order.numbers(data_parallel_rank, index, 1) for index in (0, order.samples_per_rank - 1)]
+    numbers = np.concatenate(boundaries)
+    try:
+        counts, exact = count_by_rank(stream, (data_parallel_rank,))
+        ids = order.ids(numbers, stream.open_sort_key())
+        first, last = _places(stream, ids, order.epochs(numbers), numbers)
+    except TokshardError as error:
+        raise_exhaustion(error)
+        return RankReads(manifest, None, None, None, exact=False, problem=error.message)
+    datasets = tuple(map(DatasetReads, prefixes, counts[0].tolist()))
+    return RankReads(manifest, first, last, datasets, exact)
 
 
 def inspect_sample(
@@ -269,7 +327,11 @@ def _stream_summary(stream: Stream) -> StreamSummary:
     source = stream.source
     order = stream.order
     bounds = None if source.order is not None else source.bounds.tolist()
-    planned = _planned(stream)
+    planned = _known(count_planned, stream)
+    total = None if planned is None or not planned.exact else planned.counts
+    ranks = range(order.ranks)
+    is_listed = total is not None and order.ranks <= _MOST_RANKS
+    by_rank = _known(lambda stream: count_by_rank(stream, ranks), stream) if is_listed else None
     return StreamSummary(
         samples=source.total,
         steps=order.steps,
@@ -281,7 +343,8 @@ def _stream_summary(stream: Stream) -> StreamSummary:
                 dataset.path_prefix,
                 dataset.samples,
                 None if bounds is None else (bounds[number], bounds[number + 1]),
-                None if planned is None else planned[number],
+                None if total is None else total[number],
+                None if by_rank is None or not by_rank[1] else tuple(by_rank[0][:, number].tolist()),
             )
             for number, dataset in enumerate(source.datasets)
         ),
@@ -297,13 +360,13 @@ def _stream_summary(stream: Stream) -> StreamSummary:
     )
 
 
-def _planned(stream: Stream) -> tuple[int, ...] | None:
+def _known(count: Callable[[Stream], CountT], stream: Stream) -> CountT | None:
+    """Return the counts of a stream, or None if its data cannot be read."""
     try:
-        found = count_planned(stream)
+        return count(stream)
     except TokshardError as error:
         raise_exhaustion(error)
         return None
-    return found.counts if found.exact else None
 
 
 def _places(stream: Stream, ids: Integers, epochs: Integers, numbers: Integers) -> tuple[SamplePlace, ...]:

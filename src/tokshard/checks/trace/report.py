@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tokshard.core.codec import Count, Document, Positive, Record, Sha256
-from tokshard.core.formatting import count, counted, listed, shown_path
+from tokshard.core.formatting import count, counted, listed, short_id, shown_path
 from tokshard.core.presentation import Block, FactList, Section, Table
 from tokshard.dataset.parameters import InputFormat
 
@@ -15,7 +15,6 @@ _SHOWN_SAMPLES = 16
 _SHOWN_READS = 20
 _SHOWN_ITEMS = 50
 _SHOWN_RANKS = 8
-_SHOWN_ID = 12
 _SHOWN_TEXT = 48
 
 TraceKind = Literal["plan", "blend", "index", "dataset"]
@@ -221,7 +220,7 @@ def _columns(reads: Sequence[DocumentRead]) -> dict[str, list[str]]:
         "sample": [count(read.sample) for read in reads],
         "of its dataset": [count(read.dataset_sample) for read in reads],
         "tokens": [_token_range(read) for read in reads],
-        "plan": [(read.plan_id or "")[:_SHOWN_ID] if several else "" for read in reads],
+        "plan": [short_id(read.plan_id or "") if several else "" for read in reads],
     }
     for label, name in (
         ("epoch", "epoch"),
