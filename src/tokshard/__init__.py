@@ -1,7 +1,6 @@
 """tokshard: data preparation for LLM pre-training, from raw text to the batches of each rank.
 
-Public names are imported on first use, so that ``import tokshard`` is fast.
-Type checkers read the same table in ``__init__.pyi``.
+Public names are imported on first use. Type checkers read the same table in ``__init__.pyi``.
 """
 
 from tokshard.version import __version__

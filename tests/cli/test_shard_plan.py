@@ -45,7 +45,7 @@ def test_a_blend_is_planned_and_shown(mixture, tmp_path):
     data = f"{mixture}/data"
     unknown = f"warning: the tokenizers of {data}/web, {data}/code are unknown and were not compared"
     assert done.stderr.splitlines() == [unknown]
-    shown = run("inspect", tmp_path / "plan").stdout
+    shown = tokshard("inspect", tmp_path / "plan", env={"COLUMNS": "300"}).stdout  # the paths are long
     ranks = "2 data-parallel ranks, 2 samples at a time, round-robin"
     assert f"single: 60 samples over {ranks}, 30 per rank; tail drop" in shown
     header, web, code = shown.partition("(dp) reads\n")[2].splitlines()[:3]

@@ -53,11 +53,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """A :class:`Progress` that ignores everything.
-
-    Example:
-        >>> SilentProgress().update(ProgressUpdate(documents=1))
-    """
+    """A :class:`Progress` that ignores everything."""
 
     def start(self, activity: str, bytes_total: int | None = None, bytes_resumed: int = 0) -> None:
         """Ignore the beginning."""

@@ -105,7 +105,7 @@ class Interleave(Link):
         total: Number of positions to distribute.
         ranks: Data-parallel size.
         micro_batch_size: Samples of a micro-batch of one rank.
-        run: Number of consecutive positions that each rank owns. 0 if the ranks read in turn.
+        run: Number of consecutive positions that each rank owns. 0 if they read round-robin.
         read: Samples that all ranks read, those that are repeated included.
         padding: Position that a rank repeats after its own ones: its ``last``, or starting at its ``first``.
     """
@@ -158,10 +158,8 @@ class Interleave(Link):
         """The link for people."""
         from tokshard.core.formatting import counted  # the loader needs no words
 
-        ranks = counted(self.ranks, "data-parallel rank")
-        if self.run:
-            return f"runs of {counted(self.run, 'sample')} for each of {ranks}"
-        return f"single samples, round-robin over {ranks}"
+        how = f"runs of {counted(self.run, 'sample')}" if self.run else "single samples"
+        return f"{how} for each of {counted(self.ranks, 'data-parallel rank')}"
 
     def _move(self, positions: Integers, epoch: int, *, inverse: bool) -> Integers:  # noqa: ARG002
         return self._consumed(positions) if inverse else self._owned(positions)
