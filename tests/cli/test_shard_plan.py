@@ -54,6 +54,15 @@ def test_a_blend_is_planned_and_shown(mixture, tmp_path):
     assert (code.split()[0], code.split()[3:]) == (f"{data}/code", ["30.00%", "30.00%", "30.00%"])
 
 
+def test_ranks_and_datasets_that_the_table_of_shares_leaves_out_are_counted(mixture, tmp_path):
+    plan(mixture, tmp_path / "plan", "--data-parallel", 20, "--steps", 1, "--split", "train")
+    shown = tokshard("inspect", tmp_path / "plan", env={"COLUMNS": "300"}).stdout
+    header = shown.partition("(dp) reads\n")[2].splitlines()[0]
+    assert header.split()[-2:] == ["dp", "19"]
+    assert header.count("dp ") == 16
+    assert "4 more ranks are not shown." in shown
+
+
 def test_the_boundaries_of_a_rank_are_shown(mixture, tmp_path):
     plan(mixture, tmp_path / "plan", *SMALL, "--tensor-parallel", 2)
     for rank, samples in ((0, 30), (1, 0)):

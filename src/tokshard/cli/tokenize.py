@@ -90,7 +90,7 @@ def _tokenize_sources(
     ray: Given[RayOptions],
     run: CommandRun,
 ) -> None:
-    """Tokenize the sources in a TOML file; the exit code is the one of the first that failed."""
+    """Tokenize the sources in a TOML file; exit with the code of the first failure."""
     common = dict(given.values)
     if len(common.pop("inputs")) > 1:
         raise UsageError(f"{path} must be the only input", hint="pass one TOML file, or input files only")

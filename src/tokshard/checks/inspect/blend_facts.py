@@ -63,7 +63,7 @@ def _tokenizer_facts(document: BlendDocument) -> Facts:
 def describe_split(name: str, kind: Kind, certificate: Certificate) -> Section:
     """Return the description of a split: its certificate."""
     if not certificate.samples:
-        title = f"{name}: {KIND_NAMES[kind]}, no samples (Megatron builds such a split also)"
+        title = f"{name}: {KIND_NAMES[kind]}, no samples (Megatron also builds such a split)"
         return Section(title, [])
     title = (
         f"{name}: {KIND_NAMES[kind]}, {counted(certificate.samples, 'sample')}, "

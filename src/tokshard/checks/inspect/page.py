@@ -201,10 +201,10 @@ def _table(table: Table, name: str) -> Markup:
     head = tag("tr", *(tag("th", title, scope="col", class_=kind) for title, kind in titles))
     body = []
     for number, row in enumerate(table.rows):
-        shares = table.shares[number] if table.shares else [None] * len(row)
+        shares = table.shares[number] if table.shares else [None] * (len(row) - 1)
         cells = [
             tag("td", cell, class_=kind if share is None else f"{kind} h{math.ceil(share * _SHADES)}")
-            for cell, kind, share in zip(row[1:], kinds[1:], shares, strict=False)
+            for cell, kind, share in zip(row[1:], kinds[1:], shares, strict=True)
         ]
         body.append(tag("tr", tag("th", row[0], scope="row", class_=kinds[0]), *cells))
     content = tag("table", tag("thead", head), tag("tbody", *body), class_="heat" if table.shares else None)

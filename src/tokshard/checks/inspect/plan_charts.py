@@ -37,20 +37,17 @@ def add_charts(stream: Stream, blocks: list[Block], page_only: list[Block]) -> N
     Data that cannot be read is named on the page, and on the terminal as well if the disk fails.
     """
     parts = (
-        ("Planned samples per dataset", _planned_blocks, blocks),
+        ("Planned samples per dataset", _share_blocks, blocks),
         ("Sample ids", _ids_charts, blocks),
         ("Batch sizes", _batch_size_charts, page_only),
     )
     for subject, blocks_of, target in parts:
         try:
-            found = blocks_of(stream)
+            target.extend(blocks_of(stream))
         except TokshardError as error:
             raise_exhaustion(error)
             where = blocks if isinstance(error, StorageError) else page_only
             where.append(Aside(f"{subject} are unknown: {error.message}"))
-        else:
-            target.extend(found[:1])
-            page_only += found[1:]
 
 
 def rank_chart(stream: Stream, rank: int) -> list[Block]:
@@ -61,7 +58,7 @@ def rank_chart(stream: Stream, rank: int) -> list[Block]:
     return [LaneChart("Sample ids it reads", [_rank_lane(stream, rank)], axis)]
 
 
-def _planned_blocks(stream: Stream) -> list[Block]:
+def _share_blocks(stream: Stream) -> list[Block]:
     """Return the table of the shares of each dataset over the run and by data-parallel rank."""
     planned = count_planned(stream)
     order = stream.order
@@ -73,10 +70,11 @@ def _planned_blocks(stream: Stream) -> list[Block]:
     rows = []
     shares = []
     for number, dataset in enumerate(stream.source.datasets[:_SHOWN_DATASETS]):
-        own = [planned.counts[number] / max(planned.total, 1), *by_rank[:, number].tolist()]
+        of_run = planned.counts[number] / max(planned.total, 1)
+        dataset_shares = [of_run, *by_rank[:, number].tolist()]
         amounts = (count(dataset.samples), count(planned.counts[number]))
-        rows.append((shown_path(dataset.path_prefix), *amounts, *map(percent, own)))
-        shares.append([None, None, *own])
+        rows.append((shown_path(dataset.path_prefix), *amounts, *map(percent, dataset_shares)))
+        shares.append([None, None, *dataset_shares])
     estimated = "" if planned.exact and is_exact else ", estimated from a random sample of the reads"
     caption = f"Share of each dataset in what the run and each data-parallel rank (dp) reads{estimated}"
     hidden = [*names[::-1], "in data"]

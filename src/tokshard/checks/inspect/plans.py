@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -331,7 +332,7 @@ def _stream_summary(stream: Stream) -> StreamSummary:
     total = None if planned is None or not planned.exact else planned.counts
     ranks = range(order.ranks)
     is_listed = total is not None and order.ranks <= _MOST_RANKS
-    by_rank = _known(lambda stream: count_by_rank(stream, ranks), stream) if is_listed else None
+    by_rank = _known(partial(count_by_rank, ranks=ranks), stream) if is_listed else None
     return StreamSummary(
         samples=source.total,
         steps=order.steps,

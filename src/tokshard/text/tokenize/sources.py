@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tokshard.text.tokenize.workers.executor import Executor
     from tokshard.text.tokenize.workers.ray_cluster import RayOptions
 
+_OF_SOURCES = ("input", "output")
 _EXAMPLE = 'write for example [[source]], input = "web/*.jsonl" and output = "data/web"'
 
 
@@ -94,7 +95,7 @@ def _read_sources(path: str, common: Mapping[str, Any]) -> list[TokenizeOptions]
     table = parse_toml(read_text(path, "file of sources", hint=_EXAMPLE), path, hint="fix the file")
     source_name = ""
     try:
-        shared = _values({key: value for key, value in table.items() if key != "source"}, ("input", "output"))
+        shared = _values({key: value for key, value in table.items() if key != "source"}, _OF_SOURCES)
         sources = []
         for number, own in enumerate(check_tables(table.get("source", []), "source")):
             source_name = f"source[{number}]: "
@@ -111,9 +112,12 @@ def _read_sources(path: str, common: Mapping[str, Any]) -> list[TokenizeOptions]
 def _values(table: Mapping[str, Any], refused: Sequence[str] = ()) -> dict[str, Any]:
     """Return the values of a table by fields; text for a number is read as on the command line."""
     options = {_key(option): option for option in all_options(TokenizeOptions)}
-    for key in ("preset", *refused):  # the preset changes the defaults of a command line
-        del options[key]
     named = {key.replace("-", "_"): value for key, value in table.items()}
+    if "preset" in named:  # it changes the defaults of a command line
+        raise InputError("preset cannot be set in the file", hint="pass --preset on the command line")
+    for key in refused:
+        if key in named:
+            raise InputError(f"{key} must be set in a source", hint=_EXAMPLE)
     check_keys(named, list(options), "")
     values = {}
     for key, value in named.items():
