@@ -67,6 +67,7 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
         TokenFileRecord,
     )
     from tokshard.dataset.parameters import AdoptionParameters
+    from tokshard.dataset.provenance import ORIGIN
     from tokshard.dataset.records import UnitRecord, read_records, to_line
     from tokshard.storage.digest import UNSEALED, FileRecord, sealed
 
@@ -74,8 +75,11 @@ def write_sidecars(prefix: Path, count: int, tokens: int) -> None:
     directory.mkdir()
     with open(directory / "provenance.bin", "wb") as file:
         for first in range(0, count, _CHUNK):
-            begins = np.arange(first, min(first + _CHUNK, count), dtype="<i8") * RECORD_BYTES
-            file.write(begins.data)
+            numbers = np.arange(first, min(first + _CHUNK, count))
+            origins = np.empty(len(numbers), ORIGIN)
+            origins["offset"] = numbers * RECORD_BYTES
+            origins["line"] = numbers + 1
+            file.write(origins.tobytes())
     digest = "0" * 32
     units = directory / "units.jsonl"
     with open(units, "wb") as file:
@@ -209,7 +213,7 @@ def main(arguments: list[str]) -> None:
             lines = draw.choice(count, size=size, replace=False) + 1
             names = directory / f"list{size}.txt"
             names.write_text("".join(f"corpus.jsonl:{line}\n" for line in lines))
-            command = [*TOKSHARD, "trace", "--plan", str(directory / "plan"), "--list", str(names)]
+            command = [*TOKSHARD, "trace", str(directory / "plan"), "--list", str(names)]
             command += ["--consumed-samples", "1M", "--json"]
             commands.append(Contender(f"{size:,} lines to their steps", command, is_watched=True))
         bench.compare(

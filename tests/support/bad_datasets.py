@@ -428,7 +428,7 @@ def eod_never(directory):
 
 def provenance_order(directory):
     prefix = sound(directory)
-    poke(f"{prefix}.tokshard/provenance.bin", 8 * 3, "<q", 1)
+    poke(f"{prefix}.tokshard/provenance.bin", 16 * 3, "<q", 1)
     return prefix
 
 

@@ -77,7 +77,7 @@ def documents_of(batch):
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         columns.append([tuple(texts[end - n : end]) for n, end in zip(counts, ends, strict=True)])
         assert len(texts) == sum(counts)
-    return list(zip(batch.offsets.tolist(), zip(*columns, strict=True), strict=True))
+    return list(zip(batch.origins["offset"].tolist(), zip(*columns, strict=True), strict=True))
 
 
 def units_of(path, codec, directory, *, unit_bytes=1 << 20, limit=LIMIT, chunk_bytes=1 << 20, skip=None):

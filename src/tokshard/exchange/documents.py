@@ -21,6 +21,7 @@ from tokshard.dataset.counts import NO_COUNTS
 from tokshard.dataset.layout import MAX_LENGTH
 from tokshard.dataset.manifest import PROVENANCE_NAME, UNITS_NAME, UNKNOWN_ENCODER
 from tokshard.dataset.parameters import ConvertParameters
+from tokshard.dataset.provenance import ORIGIN
 from tokshard.dataset.records import UnitRecord, to_line
 from tokshard.dataset.source import InputFile, Tokens
 from tokshard.errors import InputError
@@ -244,7 +245,10 @@ class ConvertedDocuments:
             ended += int(len(stops) > 0 and stops[0] == 0 and self._last_token == eod_id)
             yield "lengths", lengths[filled].astype("<i4").data.cast("B")
             yield "sequences", filled.astype("<u4").data.cast("B")
-            yield PROVENANCE_NAME, np.arange(self._row, self._row + len(ends), dtype="<i8").data.cast("B")
+            origins = np.empty(len(ends), ORIGIN)
+            origins["offset"] = np.arange(self._row, self._row + len(ends))
+            origins["line"] = origins["offset"] + 1
+            yield PROVENANCE_NAME, origins.tobytes()
             self._row += len(ends)
             self._open_tokens = -int(ends[-1])
         if len(tokens):

@@ -70,20 +70,19 @@ def resolve(prefix, text):
     return found.status, [document.document for document in found.documents], found.detail
 
 
-def check_both_ways(prefix, inputs, *, has_offsets=True):
+def check_both_ways(prefix, inputs):
     """Hold every line of the inputs against what tracing says, in both directions."""
     provenance, document = Provenance.open(prefix), 0
     items, expected = [], []
     for path, lines in inputs:
         for line in lines:
-            marks = (f":{line.number}", f"@{line.offset}") if has_offsets else (f":{line.number}",)
-            for mark in marks:
+            for mark in (f":{line.number}", f"@{line.offset}"):
                 items.append(parse_item(path + mark))
                 expected.append(None if line.text is None else document)
             if line.text is not None:
                 origin = provenance.origins(np.array([document]))[0]
                 found = (origin.path, origin.line, origin.offset, origin.detail)
-                assert found == (path, line.number, line.offset if has_offsets else None, None)
+                assert found == (path, line.number, line.offset, None)
                 document += 1
     report = trace_items(open_dataset(prefix), items)
     found = [item.documents[0].document if item.documents else None for item in report.items]
@@ -92,23 +91,25 @@ def check_both_ways(prefix, inputs, *, has_offsets=True):
     assert provenance.origins(np.arange(document))[-1].line is not None
 
 
-@pytest.mark.parametrize("has_offsets", [True, False], ids=["provenance", "no provenance"])
-def test_lines_are_told_from_units_alone_where_none_is_blank(has_offsets):
+def test_lines_are_recorded_and_traced_when_the_inputs_are_gone():
     inputs = [
-        (name, write_input(name, seed)) for seed, name in enumerate(("a.jsonl", "b.jsonl.gz", "c.jsonl"))
-    ]
-    tokenize([name for name, _ in inputs], "out", provenance=has_offsets)
-    for name, _ in inputs:
-        os.unlink(name)
-    check_both_ways("out", inputs, has_offsets=has_offsets)
-
-
-def test_lines_are_counted_in_the_input_where_some_are_blank():
-    inputs = [
-        (name, write_input(name, seed, blank=0.1)) for seed, name in enumerate(("a.jsonl", "b.jsonl.gz"))
+        (name, write_input(name, seed, blank=0.1 * seed))
+        for seed, name in enumerate(("a.jsonl", "b.jsonl.gz", "c.jsonl"))
     ]
     tokenize([name for name, _ in inputs], "out")
+    for name, _ in inputs:
+        os.unlink(name)
     check_both_ways("out", inputs)
+    sizes = (
+        os.path.getsize("out.tokshard/provenance.bin"),
+        16 * sum(line.text is not None for _, lines in inputs for line in lines),
+    )
+    assert sizes[0] == sizes[1]
+
+
+def test_a_line_without_a_record_is_told_to_be_blank():
+    inputs = [("a.jsonl", write_input("a.jsonl", 0, blank=0.1))]
+    tokenize(["a.jsonl"], "out")
     blank = next(line for line in inputs[0][1] if line.is_blank)
     assert resolve("out", f"a.jsonl:{blank.number}") == ("not-found", [], f"line {blank.number} is blank")
     assert (
@@ -116,24 +117,8 @@ def test_lines_are_counted_in_the_input_where_some_are_blank():
     )
 
 
-@pytest.mark.parametrize("change", [os.unlink, lambda path: Path(path).write_bytes(b"\n" * 10**6)])
-def test_lines_are_not_guessed_where_some_are_blank_and_the_input_is_gone_or_changed(change):
-    lines = write_input("a.jsonl", 1, blank=0.1)
-    tokenize(["a.jsonl"], "out")
-    change("a.jsonl")
-    origin = Provenance.open("out").origins(np.array([0]))[0]
-    assert (origin.line, origin.offset) == (
-        None,
-        next(line.offset for line in lines if line.text is not None),
-    )
-    assert "blank lines" in origin.detail
-    good = next(line for line in lines if line.text is not None)
-    assert "FILE@OFFSET" in resolve("out", f"a.jsonl:{good.number}")[2]
-    assert resolve("out", f"a.jsonl@{good.offset}") == ("found", [0], None)
-
-
-def test_without_provenance_blank_lines_leave_only_documents():
-    lines = write_input("a.jsonl", 1, blank=0.1)
+def test_without_provenance_only_the_input_of_a_document_is_known():
+    lines = write_input("a.jsonl", 1)
     tokenize(["a.jsonl"], "out", provenance=False)
     origin = Provenance.open("out").origins(np.array([0]))[0]
     assert (origin.path, origin.line, origin.offset) == ("a.jsonl", None, None)
@@ -183,10 +168,9 @@ def test_a_part_without_a_manifest_is_traced_to_its_documents():
     first, second = Provenance.open("merged").origins(np.array([2, 3]))
     assert (first.item, first.line, first.offset) == ("foreign#2", None, None)
     assert "indexed dataset without a manifest" in first.detail
-    good = next(line for line in lines if line.text is not None)
-    # The provenance of one part is missing, so that none is kept; the units still tell the lines.
-    assert (second.item, second.offset) == (f"a.jsonl:{good.number}", None)
-    assert resolve("merged", f"a.jsonl:{good.number}") == ("found", [3], None)
+    # The provenance of one part is missing, so that none is kept.
+    assert (second.item, second.line, second.offset) == ("a.jsonl", None, None)
+    assert "without provenance" in resolve("merged", "a.jsonl:1")[2]
     assert resolve("merged", "foreign#2") == ("found", [2], None)
     assert resolve("merged", "foreign#3") == ("not-found", [], "foreign has 3 documents")
     unknown = "absent is not in the 1 dataset searched, and was not merged into any of them"
@@ -212,18 +196,18 @@ def test_rows_of_a_table_are_traced_by_their_numbers():
 
     texts = ["x" * (number % 7) if number % 5 else None for number in range(300)]
     parquet.write_table(pa.table({"text": texts}), "t.parquet", row_group_size=40)
-    for options in ({}, {"provenance": False}):
-        tokenize(["t.parquet"], "out", force=True, **options)
-        rows = [number for number, text in enumerate(texts) if text is not None]
-        origins = Provenance.open("out").origins(np.arange(len(rows)))
-        assert [(origin.row, origin.line, origin.offset) for origin in origins] == [
-            (row, None, None) for row in rows
-        ]
-        assert origins[7].item == f"t.parquet@{rows[7]}"
-        assert resolve("out", f"t.parquet@{rows[7]}") == ("found", [7], None)
-        assert resolve("out", f"t.parquet:{rows[7] + 1}") == ("found", [7], None)
-        assert resolve("out", "t.parquet@0")[0] == "rejected"
-        assert resolve("out", "t.parquet@300")[2] == "t.parquet has 300 lines"
+    tokenize(["t.parquet"], "out")
+    rows = [number for number, text in enumerate(texts) if text is not None]
+    origins = Provenance.open("out").origins(np.arange(len(rows)))
+    assert [(origin.row, origin.line, origin.offset) for origin in origins] == [
+        (row, None, None) for row in rows
+    ]
+    assert origins[7].item == f"t.parquet@{rows[7]}"
+    assert resolve("out", f"t.parquet@{rows[7]}") == ("found", [7], None)
+    assert resolve("out", f"t.parquet:{rows[7] + 1}") == ("found", [7], None)
+    assert resolve("out", "t.parquet@0")[0] == "rejected"
+    assert resolve("out", "t.parquet:1")[0] == "rejected"
+    assert resolve("out", "t.parquet@300")[2] == "t.parquet has 300 rows"
 
 
 def test_a_foreign_dataset_says_that_nothing_is_known_of_it():
@@ -258,15 +242,6 @@ def test_a_file_is_known_by_any_of_its_names():
         assert resolve("out", f"{name}:17") == ("found", [16], None)
 
 
-def damage_units(path):
-    lines = (path / "units.jsonl").read_text().splitlines(keepends=True)
-    (path / "units.jsonl").write_text("".join(lines[:-1]))
-
-
-def garble_units(path):
-    (path / "units.jsonl").write_text("[]\n")
-
-
 def cut_provenance(path):
     os.truncate(path / "provenance.bin", 16)
 
@@ -292,8 +267,6 @@ def remove_rejected(path):
 @pytest.mark.parametrize(
     "damage",
     [
-        damage_units,
-        garble_units,
         cut_provenance,
         remove_provenance,
         damage_rejected,
@@ -302,8 +275,8 @@ def remove_rejected(path):
     ],
 )
 def test_damaged_sidecars_are_named(damage):
-    write_input("a.jsonl", 3)
+    lines = write_input("a.jsonl", 3)
     tokenize(["a.jsonl"], "out")
     damage(Path("out.tokshard"))
-    with pytest.raises(IntegrityError, match="out"):
-        trace_document(open_dataset("out"), 0)
+    with pytest.raises(IntegrityError, match=r"out\.tokshard/(provenance\.bin|rejected\.jsonl)"):
+        resolve("out", f"a.jsonl:{next(line.number for line in lines if line.text is None)}")

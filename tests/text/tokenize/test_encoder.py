@@ -73,7 +73,7 @@ def part_of(folder: Path) -> tuple:
     with PartReader(str(folder / "parts" / PART)) as part:
         part.verify()
         names = [f"{kind}.{k}" for kind in ("tokens", "lengths", "sequences") for k in range(2)]
-        return part.header, {name: part.read(name) for name in [*names, "offsets.0", "rejected"]}
+        return part.header, {name: part.read(name) for name in [*names, "origins.0", "rejected"]}
 
 
 def test_the_part_of_a_unit_does_not_depend_on_its_batches(tmp_path, encode):

@@ -182,10 +182,12 @@ def test_provenance_points_at_each_record(tmp_path):
 
     path = SAMPLE / "manuals.jsonl"
     run_tokenize(str(path), str(tmp_path / "a"), unit_size=9_999)
-    offsets = np.fromfile(tmp_path / "a.tokshard" / "provenance.bin", "<i8")
+    origins = np.fromfile(tmp_path / "a.tokshard" / "provenance.bin", "<i8").reshape(-1, 2).tolist()
     data = path.read_bytes()
-    found = [json.loads(data[offset : data.index(b"\n", offset)])["text"] for offset in offsets]
+    found = [json.loads(data[offset : data.index(b"\n", offset)])["text"] for offset, _ in origins]
     assert found == texts_of(path)
+    lines = data.splitlines()
+    assert [json.loads(lines[line - 1])["text"] for _, line in origins] == texts_of(path)
     run_tokenize(str(path), str(tmp_path / "b"), provenance=False)
     assert not (tmp_path / "b.tokshard" / "provenance.bin").exists()
 

@@ -27,6 +27,7 @@ from tokshard.dataset.manifest import (
     file_of,
 )
 from tokshard.dataset.parameters import AdoptionParameters
+from tokshard.dataset.provenance import ORIGIN
 from tokshard.dataset.reader import IndexedDataset
 from tokshard.dataset.records import RejectionRecord, read_records
 from tokshard.dataset.source import InputFile
@@ -336,21 +337,21 @@ def _examine_provenance(
         return
     file = InputFile(path)
     edges = [0, *np.cumsum(units.documents).tolist()]
-    if file.size_bytes != 8 * edges[-1]:
+    if file.size_bytes != ORIGIN.itemsize * edges[-1]:
         return
 
     def ascends(unit: int) -> bool:
-        places = np.empty(edges[unit + 1] - edges[unit], "<i8")
-        if places.size:
-            file.read_into(places.data.cast("B"), 8 * edges[unit])
-            context.runner.count_bytes(places.nbytes)
-        return bool((np.diff(places, prepend=-1) > 0).all())
+        content = bytearray(ORIGIN.itemsize * (edges[unit + 1] - edges[unit]))
+        file.read_into(memoryview(content), ORIGIN.itemsize * edges[unit])
+        context.runner.count_bytes(len(content))
+        origins = np.frombuffer(content, ORIGIN)
+        return all((np.diff(origins[name], prepend=-1) > 0).all() for name in ("offset", "line"))
 
     listed = list(range(len(edges) - 1))
     for unit, good in zip(listed, context.runner.run(ascends, listed, file.size_bytes), strict=True):
         if not good:
             text = f"{path}: the positions of documents {edges[unit]} to {edges[unit + 1] - 1} must ascend"
-            findings.find("provenance-order", text, path=path, offset=8 * edges[unit])
+            findings.find("provenance-order", text, path=path, offset=ORIGIN.itemsize * edges[unit])
 
 
 def _examine_rejected(prefix: str, manifest: Manifest, findings: ProductFindings) -> None:

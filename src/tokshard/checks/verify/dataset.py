@@ -33,6 +33,7 @@ from tokshard.dataset.manifest import (
     manifest_path,
 )
 from tokshard.dataset.pieces import shuffle_text
+from tokshard.dataset.provenance import ORIGIN
 from tokshard.dataset.source import InputFile, open_data
 from tokshard.errors import InputError, IntegrityError, OlderVersionError
 from tokshard.storage import fs
@@ -127,10 +128,13 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     for name, recorded, value in differences(counts, total):
         yield f"counts.{name} must be {value} as in the inputs together, got {recorded}"
     files = manifest.files
-    for name, record in ((PROVENANCE_NAME, files.provenance), (ORDER_NAME, files.order)):
-        if record is not None and record.size_bytes != 8 * counts.documents:
-            size = record.size_bytes
-            yield f"{name} must have 8 bytes for each of {counts.documents} documents, got {size}"
+    per_document = ((PROVENANCE_NAME, files.provenance, ORIGIN.itemsize), (ORDER_NAME, files.order, 8))
+    for name, record, size in per_document:
+        if record is not None and record.size_bytes != size * counts.documents:
+            yield (
+                f"{name} must have {size} bytes for each of {counts.documents} documents, got "
+                f"{record.size_bytes}"
+            )
     if (files.order is None) != (files.pieces is None):
         yield f"files must list both {ORDER_NAME} and {PIECES_NAME}, or neither"
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tokshard.dataset.provenance import ORIGIN
 from tokshard.text.corpus.rejection import RejectedRecord, UnusableRecordError
 from tokshard.text.corpus.values import RecordFields, texts_in
 
@@ -46,8 +47,8 @@ class DocumentBatch:
             uint32 [tokens].
         sequences_per_document: For each field, the number of sequences of each document, uint32
             [documents]; None if every document has exactly one.
-        offsets: For each document, the offset of its record in the input's decompressed stream, or its
-            row number in the file; int64 [documents].
+        origins: For each document, where its record is, :data:`~tokshard.dataset.provenance.ORIGIN`
+            [documents]; lines and rows are numbered from 1 in the unit.
         raw: Bytes consumed, for digests: the bytes of all lines; of a table, the UTF-8 of each sequence of
             its documents (or its ids, see :func:`bytes_of`) and a newline. A line over the length limit is
             split over several batches.
@@ -62,7 +63,7 @@ class DocumentBatch:
 
     texts: tuple[list[Any], ...]
     sequences_per_document: tuple[npt.NDArray[np.uint32] | None, ...]
-    offsets: npt.NDArray[np.int64]
+    origins: npt.NDArray[np.void]
     raw: bytes | memoryview
     lines: int
     blank_lines: int = 0
@@ -79,7 +80,7 @@ class DocumentBatch:
     @property
     def documents(self) -> int:
         """Number of documents."""
-        return len(self.offsets)
+        return len(self.origins)
 
     def of_split(self, split: int) -> DocumentBatch:
         """Return a batch with only the documents of a split; its counts of records are those of all."""
@@ -98,7 +99,7 @@ class DocumentBatch:
             sequences_per_document=tuple(
                 None if counts is None else counts[chosen] for counts in self.sequences_per_document
             ),
-            offsets=self.offsets[chosen],
+            origins=self.origins[chosen],
             splits=self.splits[chosen],
         )
 
@@ -107,11 +108,15 @@ def plain_batch(
     texts: tuple[list[Any], ...],
     keys: list[bytes] | None,
     offsets: npt.NDArray[np.int64],
+    lines: npt.NDArray[np.int64],
     raw: bytes | memoryview | None,
 ) -> DocumentBatch:
     """Return a batch in which every record is a document and every field one text."""
     raw = _raw_of_texts(texts) if raw is None else raw
-    return DocumentBatch(texts, (None,) * len(texts), offsets, raw, lines=len(offsets), keys=keys)
+    origins = np.empty(len(lines), ORIGIN)
+    origins["offset"] = offsets
+    origins["line"] = lines
+    return DocumentBatch(texts, (None,) * len(texts), origins, raw, lines=len(lines), keys=keys)
 
 
 class BatchBuilder:
@@ -120,13 +125,13 @@ class BatchBuilder:
     def __init__(self, fields: RecordFields) -> None:
         self._texts: tuple[list[Any], ...] = tuple([] for _ in fields.texts)
         self._counts: tuple[list[int], ...] = tuple([] for _ in fields.texts)
-        self._offsets: list[int] = []
+        self._origins: list[tuple[int, int]] = []
         self._keys: list[bytes] | None = None if fields.key is None else []
         self._rejected: list[RejectedRecord] = []
 
-    def add(self, values: Sequence[Any], key: bytes | None, offset: int) -> None:
+    def add(self, values: Sequence[Any], key: bytes | None, offset: int, line: int) -> None:
         """Add a document: for each field, its sequence or list of sequences; and its key, if it has one."""
-        self._offsets.append(offset)
+        self._origins.append((offset, line))
         if self._keys is not None and key is not None:
             self._keys.append(key)
         for value, texts, counts in zip(values, self._texts, self._counts, strict=True):
@@ -147,7 +152,7 @@ class BatchBuilder:
                 None if all(number == 1 for number in counts) else np.array(counts, np.uint32)
                 for counts in self._counts
             ),
-            offsets=np.array(self._offsets, np.int64),
+            origins=np.array(self._origins, ORIGIN),
             raw=_raw_of_texts(self._texts) if raw is None else raw,
             lines=lines,
             blank_lines=blank_lines,

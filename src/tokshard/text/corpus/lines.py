@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import compress
 from typing import cast
 
 import numpy as np
@@ -83,7 +82,7 @@ def line_format(
     name: TextFormat,
     title: str,
     suffixes: tuple[str, ...],
-    documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch],
+    documents_of_lines: Callable[[LineBatch, npt.NDArray[np.int64], Reading], DocumentBatch],
 ) -> RecordFormat:
     """Return the descriptor of a format whose records are lines; see :class:`RecordFormat`."""
     return RecordFormat(
@@ -117,7 +116,7 @@ def _line_units(
 
 
 def _documents(
-    documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch],
+    documents_of_lines: Callable[[LineBatch, npt.NDArray[np.int64], Reading], DocumentBatch],
     unit: LineUnit,
     reading: Reading,
 ) -> Iterator[DocumentBatch]:
@@ -129,14 +128,14 @@ def _documents(
         if lines and position == 0 and bytes(lines[0][:3]) == UTF8_BYTE_ORDER_MARK:
             lines[0] = lines[0][len(UTF8_BYTE_ORDER_MARK) :]
         position += len(batch.raw)
-        numbers: Sequence[int] = range(first_line, first_line + len(lines))
+        numbers = np.arange(first_line, first_line + len(lines))
         first_line += len(lines)
         sampled = selection.sampled(unit.file, batch.offsets)
         excluded: Counter[str] = Counter()
         blank_lines = 0
         chosen = batch
         if sampled is not None:
-            numbers = [*compress(numbers, sampled)]
+            numbers = numbers[sampled]
             chosen, excluded, blank_lines = sampled_lines(batch, sampled, reading.max_document_bytes)
         documents = selection.divided(documents_of_lines(chosen, numbers, reading))
         lines.clear()  # they can be long

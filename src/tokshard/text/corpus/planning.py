@@ -85,7 +85,7 @@ def first_rejected(file_number: int, file: CorpusFile, reading: Reading) -> list
         with closing(_lines_of(file, reading.max_document_bytes, CHUNK_BYTES)) as lines:
             line = next(lines)
         batch = LineBatch(line, [line], np.zeros(1, np.int64), np.array([len(line)]), complete=True)
-        return record_format.documents_of_lines(batch, [1], reading).rejected
+        return record_format.documents_of_lines(batch, np.ones(1, np.int64), reading).rejected
     unit = next(record_format.units(file_number, file, 1, reading.fields))
     batches = record_format.documents(unit, reading._replace(batch_bytes=1))
     return next((documents.rejected for documents in batches), [])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokshard.dataset.manifest import SourceFile
 from tokshard.dataset.parameters import TextFormat
@@ -15,6 +15,10 @@ from tokshard.text.corpus.rejection import TextCheck
 from tokshard.text.corpus.selection import ALL_RECORDS, RecordSelection
 from tokshard.text.corpus.units import Unit
 from tokshard.text.corpus.values import RecordFields
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Large enough to hide the cost per batch, small enough for a core's cache: 4 MiB is 10% slower.
 BATCH_BYTES = 1 << 20
@@ -53,9 +57,9 @@ class RecordFormat:
         units: Yields the units of an uncompressed file: of its number among the inputs, the file, the nominal
             size of a unit and the fields.
         documents: Yields the documents of a unit in batches.
-        documents_of_lines: Returns the documents of lines with these numbers, if each record is a line:
-            records have byte offsets then, and files can be compressed. None for tables, whose records have
-            row numbers.
+        documents_of_lines: Returns the documents of lines with these numbers in the unit, if each record is a
+            line: records have byte offsets then, and files can be compressed. None for tables, whose records
+            have row numbers.
         has_token_ids: Returns whether a field of a table is a column of lists of integers. None for lines.
     """
 
@@ -66,7 +70,7 @@ class RecordFormat:
     extra: str | None = None
     units: Callable[[int, SourceFile, int, RecordFields], Iterator[Unit]]
     documents: Callable[[Any, Reading], Iterator[DocumentBatch]]
-    documents_of_lines: Callable[[LineBatch, Sequence[int], Reading], DocumentBatch] | None = None
+    documents_of_lines: Callable[[LineBatch, NDArray[np.int64], Reading], DocumentBatch] | None = None
     has_token_ids: Callable[[str, FieldPath], bool] | None = None
 
     @property

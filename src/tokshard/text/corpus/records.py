@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokshard.core.formatting import counted
 from tokshard.text.corpus.batch import BatchBuilder, DocumentBatch, LineBatch, plain_batch
@@ -25,6 +25,10 @@ from tokshard.text.corpus.lines import (
 from tokshard.text.corpus.record_format import Reading
 from tokshard.text.corpus.rejection import UnusableRecordError, excerpt_of, too_long
 from tokshard.text.corpus.values import MAX_INTEGER, MIN_INTEGER, RecordFields
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # The parser of the standard library is recursive; the limit makes its result independent of the caller's
 # stack and of Python's version. (orjson accepts 1,024 levels.)
@@ -48,12 +52,12 @@ _TOLERANT = json.JSONDecoder(
 )
 
 
-def _documents_of_lines(batch: LineBatch, numbers: Sequence[int], reading: Reading) -> DocumentBatch:
-    documents = _plain_documents(batch, reading)
+def _documents_of_lines(batch: LineBatch, numbers: NDArray[np.int64], reading: Reading) -> DocumentBatch:
+    documents = _plain_documents(batch, numbers, reading)
     return _checked_documents(batch, numbers, reading) if documents is None else documents
 
 
-def _plain_documents(batch: LineBatch, reading: Reading) -> DocumentBatch | None:
+def _plain_documents(batch: LineBatch, numbers: NDArray[np.int64], reading: Reading) -> DocumentBatch | None:
     import orjson
 
     is_long = not batch.lines or int(batch.lengths.max()) > reading.max_document_bytes
@@ -65,13 +69,13 @@ def _plain_documents(batch: LineBatch, reading: Reading) -> DocumentBatch | None
         # Not JSON, no such field or not an object: _checked_documents finds the line and the reason.
         return None
     plain = reading.fields.plain(columns)
-    return None if plain is None else plain_batch(*plain, batch.offsets, batch.raw)
+    return None if plain is None else plain_batch(*plain, batch.offsets, numbers, batch.raw)
 
 
-def _checked_documents(batch: LineBatch, numbers: Sequence[int], reading: Reading) -> DocumentBatch:
+def _checked_documents(batch: LineBatch, numbers: NDArray[np.int64], reading: Reading) -> DocumentBatch:
     builder = BatchBuilder(reading.fields)
     blank_lines = 0
-    places = zip(numbers, batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
+    places = zip(numbers.tolist(), batch.lines, batch.offsets.tolist(), batch.lengths.tolist(), strict=True)
     for number, content, offset, length in places:
         line = bytes(content)
         is_cut = not batch.complete and number == numbers[-1]
@@ -88,7 +92,7 @@ def _checked_documents(batch: LineBatch, numbers: Sequence[int], reading: Readin
                     partial(hint_for_key, record),
                     is_unicode=is_strict,
                 )
-                builder.add(*usable, offset)
+                builder.add(*usable, offset, number)
         except UnusableRecordError as error:
             builder.reject(offset, number, error, excerpt_of(line))
     return builder.batch(batch.raw, lines=len(batch.lines), blank_lines=blank_lines)

@@ -419,18 +419,19 @@ def _documents(
         # A character has at most 4 bytes, and a token id has 4.
         longest = sum(4 * max(map(len, texts), default=0) for texts in plain[0])
         if longest <= limit:
-            return plain_batch(*plain, numbers, None)
+            return plain_batch(*plain, numbers, numbers - first_row + 1, None)
     builder = BatchBuilder(fields)
     for row, *values in zip(numbers.tolist(), *columns, strict=True):
+        line = row - first_row + 1
         try:
             value_at = partial(_value_at, dict(zip(fields.all, values, strict=True)))
             texts, key = fields.usable(value_at, reading.check)
             size = sum(len(bytes_of(text)) for value in texts for text in texts_in(value))
             if size > limit:
                 raise too_long(_ROW, size, limit)
-            builder.add(texts, key, row)
+            builder.add(texts, key, row, line)
         except UnusableRecordError as error:
-            builder.reject(row, row - first_row + 1, error, _excerpt(values[: len(fields.texts)]))
+            builder.reject(row, line, error, _excerpt(values[: len(fields.texts)]))
     return builder.batch(None, lines=len(numbers))
 
 

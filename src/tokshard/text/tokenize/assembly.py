@@ -28,6 +28,7 @@ from tokshard.dataset.manifest import (
     Manifest,
 )
 from tokshard.dataset.outputs import Manifests
+from tokshard.dataset.provenance import ORIGIN, with_lines_before
 from tokshard.dataset.records import RejectionRecord, UnitRecord, parse_line, read_records, to_line
 from tokshard.dataset.run import Run
 from tokshard.errors import InputError, IntegrityError
@@ -173,6 +174,7 @@ class Assembly:
                 unit=unit,
                 rejected=lines,
                 provenance=job.parameters.provenance,
+                lines_before=self._lines_of_input,
             )
             output.append(piece)
             self._uncovered_bytes += piece.tokens_bytes
@@ -295,7 +297,7 @@ class Assembly:
         """
         names = {unit.header.name for unit in units}
         self.others = {name for name in names if self._job.part_names.key(name) is None}
-        if not self._job.parameters.provenance:  # the offsets of documents were not appended
+        if not self._job.parameters.provenance:  # the origins of documents were not appended
             return
         directory, begins = self._run.directory, dict(sizes)
         lines_of_input = self._lines_of_input
@@ -310,7 +312,9 @@ class Assembly:
                         for stream, name, size in ranges:
                             begin = begins.get(name, 0)
                             for block in iter_blocks(os.path.join(directory, name), begin, begin + size):
-                                part.write(stream, block)
+                                is_origins = stream.startswith("origins")
+                                content = with_lines_before(block, -lines_of_input) if is_origins else block
+                                part.write(stream, content)
                         part.write_rejected(
                             replace(record, line=record.line - lines_of_input)
                             for record in map(_rejected_record, lines)
@@ -328,7 +332,7 @@ class Assembly:
         yield f"lengths.{k}", f"{k}.lengths", 4 * counts.sequences
         yield f"sequences.{k}", f"{k}.sequences", 4 * counts.documents
         if self._job.parameters.provenance and k == self._layout.outputs_of(split)[0]:
-            yield f"offsets.{split}", f"{k}.{PROVENANCE_NAME}", 8 * counts.documents
+            yield f"origins.{split}", f"{k}.{PROVENANCE_NAME}", ORIGIN.itemsize * counts.documents
 
 
 class _PartPiece:
@@ -341,7 +345,8 @@ class _PartPiece:
         dtype: The dtype of the tokens.
         unit: The unit, with the counts of the output.
         rejected: The lines of the rejected records.
-        provenance: Whether the output has the positions of its documents.
+        provenance: Whether the output has the origins of its documents.
+        lines_before: The lines of the input before the unit.
     """
 
     def __init__(
@@ -354,9 +359,11 @@ class _PartPiece:
         unit: UnitRecord,
         rejected: bytes,
         provenance: bool,
+        lines_before: int,
     ) -> None:
         self.counts = counts = unit.counts
         self._part = part
+        self._lines_before = lines_before
         self._lines: tuple[tuple[StreamName, bytes], ...] = (
             (REJECTED_NAME, rejected),
             (UNITS_NAME, to_line(unit)),
@@ -368,14 +375,16 @@ class _PartPiece:
             ("sequences", f"sequences.{k}", 4 * counts.documents),
         ]
         if provenance:
-            self._sizes.append((PROVENANCE_NAME, f"offsets.{split}", 8 * counts.documents))
+            self._sizes.append((PROVENANCE_NAME, f"origins.{split}", ORIGIN.itemsize * counts.documents))
 
     def streams(self) -> Iterator[tuple[StreamName, Buffer | FileRange]]:
         """Yield the chunks of all streams, and check the digests of those of the part."""
         for name, stream, left in self._sizes:
             for chunk in self._part.chunks(stream):
-                yield name, chunk[:left]
-                left -= min(left, len(chunk))  # noqa: PLW2901
+                content = chunk[:left]
+                left -= len(content)  # noqa: PLW2901
+                is_origins = name == PROVENANCE_NAME
+                yield name, with_lines_before(content, self._lines_before) if is_origins else content
         yield from self._lines
 
 

@@ -272,7 +272,7 @@ class UnitEncoder:
                     return
                 content_digest.update(batch.raw)
                 part.write_rejected(batch.rejected)
-                yield BatchProgress(input_bytes.of(batch), len(batch.offsets), tokens, len(batch.raw))
+                yield BatchProgress(input_bytes.of(batch), batch.documents, tokens, len(batch.raw))
             self._finish_comparisons()
             part.finish(
                 PartHeader(
@@ -310,7 +310,7 @@ class UnitEncoder:
                 uncompared=len(too_large) or None if self._compares else None,
                 unrepresented=characters or packed.counts.unrepresented,
             )
-        part.write(f"offsets.{split}", batch.offsets.data)
+        part.write(f"origins.{split}", batch.origins.tobytes())
 
     def _finish_comparisons(self) -> None:
         comparisons, self._comparisons = self._comparisons, []
@@ -319,7 +319,7 @@ class UnitEncoder:
 
     def _dropped(self, batch: DocumentBatch, task: Task) -> Iterator[UnrepresentedText]:
         # Of the beginning of each text that an equivalence check would compare.
-        chosen = sample(batch.offsets, task.name, task.compare_below)
+        chosen = sample(batch.origins["offset"], task.name, task.compare_below)
         for texts, counts in zip(batch.texts, batch.sequences_per_document, strict=True):
             found = [
                 self._characters.count(texts[index][:_SEARCHED_CHARACTERS])

@@ -17,6 +17,7 @@ import xxhash
 from tokshard.core.formatting import count, counted
 from tokshard.dataset.counts import Counts
 from tokshard.dataset.parameters import TokenizeParameters
+from tokshard.dataset.provenance import ORIGIN
 from tokshard.errors import UsageError
 from tokshard.text.tokenize.packing import unknown_tokens
 from tokshard.text.tokenize.part import OTHER_SPLIT, OutputLayout, PartReader
@@ -125,7 +126,7 @@ def cut_part(
     """
     layout = OutputLayout.of(parameters)
     splits = range(layout.splits)
-    offsets_of = [np.frombuffer(part.read(f"offsets.{split}"), "<i8") for split in splits]
+    offsets_of = [np.frombuffer(part.read(f"origins.{split}"), ORIGIN)["offset"] for split in splits]
     split_of = np.repeat(splits, [len(found) for found in offsets_of])
     offsets = np.concatenate(offsets_of)
     order = np.argsort(offsets, kind="stable")

@@ -1,14 +1,14 @@
 """Parts: the result of encoding one unit, as one file that is complete or absent.
 
 Layout (little endian): data, then a JSON footer, then the footer's length in bytes as ``u64``, its
-XXH3-128 (16 bytes), and the magic ``TOKPART6``. The data consists of named
+XXH3-128 (16 bytes), and the magic ``TOKPART7``. The data consists of named
 *streams*, each a list of extents in the order written:
 
 =================  =========================================================
 ``tokens.K``       token ids of output K, in the dataset's dtype
 ``lengths.K``      ``i32``, tokens of each sequence of output K
 ``sequences.K``    ``u32``, sequences of each document of output K
-``offsets.S``      ``i64``, where the record of each document of split S lies in its input
+``origins.S``      origins of the documents of split S, with the lines in the unit
 ``rejected``       JSON lines, one for each rejected record, with its offset
 =================  =========================================================
 
@@ -45,7 +45,7 @@ from tokshard.text.corpus.files import CorpusFile
 from tokshard.text.corpus.rejection import RejectedRecord
 from tokshard.text.tokenizer.checked_documents import FIRST_BYTES
 
-_MAGIC = b"TOKPART6"
+_MAGIC = b"TOKPART7"
 _TAIL = struct.Struct("<Q16s8s")
 _COPY_BYTES = 1 << 20
 _PART_NAME = re.compile(r"([0-9a-f]{16})-([0-9]{9,})\.part")
@@ -217,7 +217,7 @@ class OutputLayout:
         of_output = ("tokens", "lengths", "sequences")
         return [
             *(f"{kind}.{k}" for k in range(self.outputs) for kind in of_output),
-            *(f"offsets.{split}" for split in range(self.splits)),
+            *(f"origins.{split}" for split in range(self.splits)),
             "rejected",
         ]
 

@@ -47,7 +47,7 @@ def documents_to_compare(
     import numpy as np
 
     too_large = _larger_documents(batch, MOST_BYTES)
-    chosen = sample(batch.offsets, name, compare_below)
+    chosen = sample(batch.origins["offset"], name, compare_below)
     return np.setdiff1d(chosen, too_large), too_large
 
 
@@ -129,7 +129,7 @@ def _larger_documents(batch: DocumentBatch, size_bytes: int) -> NDArray[np.int64
     import numpy as np
 
     columns = list(zip(batch.texts, batch.sequences_per_document, strict=True))
-    documents = np.arange(len(batch.offsets))
+    documents = np.arange(len(batch.origins["offset"]))
     characters = np.zeros(len(documents))
     for texts, counts in columns:
         owners = documents if counts is None else np.repeat(documents, counts)
