@@ -148,7 +148,7 @@ def look_at_everything(api):
     for thing in ("stories", "mix/cache", "plan", TOKENIZER):
         assert api.inspect(thing).to_json()["schema"].startswith("tokshard.inspect-")
     assert api.inspect("mix").to_json()["schema"] == "tokshard.blend/2"
-    assert api.trace(api.TraceOptions(plan="plan", step=0)).to_json()["schema"] == "tokshard.trace-samples/2"
+    assert api.trace(api.TraceOptions(path="plan", step=0)).to_json()["schema"] == "tokshard.trace-samples/2"
     Path("launch.sh").write_text(
         "torchrun pretrain_gpt.py --data-path stories --seq-length 64 --split 1,0,0 --train-samples 8 "
         "--global-batch-size 8 --skip-train --tokenizer-type NullTokenizer --vocab-size 8000\n"

@@ -148,7 +148,7 @@ def documents(bench: Stages, size: int) -> None:
     measure("plan_index", command, plan)
     measure("first_batch", [sys.executable, "-c", FIRST_BATCH, str(plan)])
     line = f"corpus.jsonl:{size // 2}"
-    measure("trace", tokshard("trace", "--plan", plan, "--source", line))
+    measure("trace", tokshard("trace", plan, line))
 
 
 def tokens(bench: Stages, size: int) -> None:

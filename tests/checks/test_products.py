@@ -22,7 +22,7 @@ SOURCES = {"dataset", "index"}
 CHILDREN = {"index": {"dataset"}, "cache": {"index"}, "blend": SOURCES, "plan": SOURCES, "rank": SOURCES}
 REFUSED = {
     "dataset": {"compare"},
-    "cache": {"check", "streams"},
+    "cache": {"check"},
     "export": {"summary", "sections", "streams", "compare"},
     "tokenizer": {"check", "streams", "compare"},
 }
@@ -59,12 +59,12 @@ def test_product_answers_what_its_kind_does_not_refuse(paths, kind, monkeypatch)
     context = VerifyContext("digest", CountingRunner(1))
     assert (product.expected_bytes(context) > 0) == (kind in {"dataset", "index", "export"})
     options = InspectOptions(path=paths[kind])
-    tracing = TraceOptions(items=("a:1",), **{kind if kind in {"blend", "index", "dataset"} else "plan": ""})
+    tracing = TraceOptions(path=paths[kind], items=("a:1",))
     questions = {
         "summary": lambda: product.summary(options).to_json()["schema"],
         "sections": lambda: product.sections(options),
         "check": lambda: product.check(context).sound,
-        "streams": lambda: product.streams(tracing, "train").datasets,
+        "streams": lambda: product.streams(tracing).datasets,
         "compare": lambda: product.compare(product, None).reads_same,
     }
     for name, answer in questions.items():

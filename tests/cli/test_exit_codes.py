@@ -43,7 +43,7 @@ GOOD = {
     "diff": ("diff", "plan", "plan"),
     "doctor": ("doctor", *JOB, "web"),
     "verify": ("verify", "web"),
-    "trace": ("trace", "--blend", "mix", "--sample", 3),
+    "trace": ("trace", "mix", "--sample", 3),
     "inspect": ("inspect", "web"),
 }
 """One command of each kind that ends well."""
@@ -104,9 +104,9 @@ BAD = {
     "doctor": {1: ("doctor", *JOB, "code"), 3: ("doctor", "nothing.sh")},
     "verify": {1: ("verify", "cut"), 3: ("verify", "nothing")},
     "trace": {
-        1: ("trace", "--dataset", "web", "--source", "corpus.jsonl:1000000"),
-        3: ("trace", "--blend", "nothing", "--sample", 3),
-        6: ("trace", "--blend", "changed", "--sample", 3),
+        1: ("trace", "web", "corpus.jsonl:1000000"),
+        3: ("trace", "nothing", "--sample", 3),
+        6: ("trace", "changed", "--sample", 3),
     },
     "inspect": {3: ("inspect", "nothing"), 6: ("inspect", "cut")},
 }

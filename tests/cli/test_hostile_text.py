@@ -101,11 +101,11 @@ RUNS = [
     ("verify", NAME, "--level", "deep"),
     ("verify", f"{NAME}b", "--recursive"),
     ("verify", TEXT),
-    ("trace", "--dataset", NAME, "--document", 0),
-    ("trace", "--blend", f"{NAME}b", "--sample", 0),
-    ("trace", "--blend", f"{NAME}b", "--source", f"{NAME}.jsonl:1", "--source", f"{NAME}.jsonl:99"),
-    ("trace", "--blend", f"{NAME}b", "--source", TEXT),
-    ("trace", "--plan", TEXT, "--sample", 0),
+    ("trace", NAME, "--document", 0),
+    ("trace", f"{NAME}b", "--sample", 0),
+    ("trace", f"{NAME}b", f"{NAME}.jsonl:1", f"{NAME}.jsonl:99"),
+    ("trace", f"{NAME}b", TEXT),
+    ("trace", TEXT, "--sample", 0),
 ]
 
 

@@ -384,11 +384,11 @@ def test_trace_repeats_the_consent(here):
     assert plan("mix").returncode == 0
     assert run("merge", "data/web", "data/code", "-o", "both", ALLOW).returncode == 0
     for words in (
-        ("--plan", "plan", "--step", 1),
-        ("--blend", "mix", "--sample", 1),
-        ("--dataset", "both", "--document", 1),
-        ("--plan", "plan", "--source", "data/web#1"),
+        ("plan", "--step", 1),
+        ("mix", "--sample", 1),
+        ("both", "--document", 1),
+        ("plan", "data/web#1"),
     ):
         assert REPEATED in run("trace", *words).stdout, words
         assert REPEATED in run("trace", *words, "--json").json["warnings"][-1]
-    assert "warnings" not in run("trace", "--dataset", "data/web", "--document", 1, "--json").json
+    assert "warnings" not in run("trace", "data/web", "--document", 1, "--json").json

@@ -142,11 +142,11 @@ RUNS = [
     (f"verify plan --level deep --recursive --tokenizer {TOKENIZER}", 0, "verify"),
     ("verify web --subset 50%", 0, "verify"),
     ("verify nothing", 3, "error"),
-    (f"trace --plan plan --step 3 --rank 1 --tokenizer {TOKENIZER}", 0, "trace-samples"),
-    ("trace --blend mix --sample 7", 0, "trace-samples"),
-    ("trace --dataset web --document 7", 0, "trace-document"),
-    (f"trace --plan plan --source {SAMPLE}/stories.jsonl:7 --consumed-samples 40", 0, "trace-reads"),
-    (f"trace --blend mix --source {BAD}:33 --source web#3", 1, "trace-reads"),
+    (f"trace plan --step 3 --rank 1 --tokenizer {TOKENIZER}", 0, "trace-samples"),
+    ("trace mix --sample 7", 0, "trace-samples"),
+    ("trace web --document 7", 0, "trace-document"),
+    (f"trace plan {SAMPLE}/stories.jsonl:7 --consumed-samples 40", 0, "trace-reads"),
+    (f"trace mix {BAD}:33 web#3", 1, "trace-reads"),
 ]
 
 

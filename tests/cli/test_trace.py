@@ -45,7 +45,7 @@ def trace(*arguments, code=0):
 
 
 def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_named():
-    found = trace("--plan", "plan", "--step", "11", "--rank", "5", "--json").json
+    found = trace("plan", "--step", "11", "--rank", "5", "--json").json
     assert (found["schema"], found["step"], found["consumed_samples"]) == (
         "tokshard.trace-samples/2",
         11,
@@ -70,8 +70,8 @@ def test_a_step_of_a_rank_is_what_the_loader_reads_and_its_text_is_in_the_lines_
 
 
 def test_a_line_is_traced_to_the_steps_that_are_traced_back_to_it():
-    arguments = ("--source", "stories.jsonl:17", "--consumed-samples", "500")
-    found = trace("--plan", "plan", *arguments, "--json").json
+    arguments = ("stories.jsonl:17", "--consumed-samples", "500")
+    found = trace("plan", *arguments, "--json").json
     assert found["schema"] == "tokshard.trace-reads/2"
     ((item,), plan_id) = found["items"], json.loads(Path("plan/plan.json").read_bytes())["plan_id"]
     assert (item["status"], found["plan_id"]) == ("read", plan_id)
@@ -82,7 +82,7 @@ def test_a_line_is_traced_to_the_steps_that_are_traced_back_to_it():
         rank = next(
             of["ranks"][0] for of in found["ranks"] if of["data_parallel_rank"] == read["data_parallel_rank"]
         )
-        back = trace("--plan", "plan", "--step", read["step"], "--rank", rank, "--json").json["samples"]
+        back = trace("plan", "--step", read["step"], "--rank", rank, "--json").json["samples"]
         piece = next(
             piece
             for sample in back
@@ -96,7 +96,7 @@ def test_a_line_is_traced_to_the_steps_that_are_traced_back_to_it():
 
 def test_list_gives_the_status_and_reads_of_each_item():
     Path("list.txt").write_text("stories.jsonl:3\nmanuals.jsonl:999\nout/manuals#4\nnone:1\n")
-    items = trace("--plan", "plan", "--list", "list.txt", "--json", code=1).json["items"]
+    items = trace("plan", "@list.txt", "--json", code=1).json["items"]
     assert [item["status"] for item in items] == ["read", "not-found", "read", "not-found"]
     assert [any(document["reads"] for document in item["documents"]) for item in items] == [
         True,
@@ -107,27 +107,27 @@ def test_list_gives_the_status_and_reads_of_each_item():
 
 
 def test_samples_of_blends_and_indexes_and_documents_are_shown():
-    shown = trace("--blend", "mix", "--sample", "7").stdout
+    shown = trace("mix", "--sample", "7").stdout
     assert "sample 7 of train is sample" in shown
     assert ".jsonl:" in shown
     description = next(Path("mix/cache").glob("*GPTDataset-valid-description.txt"))
-    found = trace("--index", description, "--sample", "0", "--split", "valid", "--json").json
+    found = trace(description, "--sample", "0", "--split", "valid", "--json").json
     assert (found["kind"], found["stream"], found["samples"][0]["sample"]) == ("index", "valid", 0)
-    shown = trace("--dataset", "out/stories", "--document", "4").stdout
+    shown = trace("out/stories", "--document", "4").stdout
     assert "stories.jsonl:5" in shown
     text = json.loads(Path("stories.jsonl").read_bytes().splitlines()[4])["text"]
     assert text.split("\n")[0][:20] in shown
-    found = trace("--dataset", "out/stories.idx", "--document", "4", "--json").json
+    found = trace("out/stories.idx", "--document", "4", "--json").json
     assert (found["schema"], found["text"]) == ("tokshard.trace-document/2", f"{text}<|endoftext|>")
 
 
 def test_reads_are_shown_with_the_ranks_of_the_job():
-    shown = trace("--plan", "plan", "--source", "stories.jsonl:17", "--consumed-samples", "500").stdout
+    shown = trace("plan", "stories.jsonl:17", "--consumed-samples", "500").stdout
     assert shown.startswith("stories.jsonl:17: read,")
     assert "document 16 of" in shown
     assert "data-parallel rank" in shown
     assert ": ranks " in shown
-    alone = trace("--dataset", "out/stories", "--source", "stories.jsonl:17").stdout
+    alone = trace("out/stories", "stories.jsonl:17").stdout
     assert alone.startswith("stories.jsonl:17: found")
 
 
@@ -138,8 +138,8 @@ def test_a_plan_of_another_mixture_is_traced_from_its_stop_on_and_says_so():
     for name, blend in (("plan2", ("--blend", "mix2")), ("plan3", ())):
         done = run("replan", "plan", "--consumed-samples", "160", *blend, "-o", name)
         assert done.returncode == 0, done.stderr
-    item = ("--source", "manuals.jsonl:5", "--source", "stories.jsonl:7", "--split", "train", "--json")
-    before, mixed, same = (trace("--plan", name, *item).json for name in ("plan", "plan2", "plan3"))
+    item = ("manuals.jsonl:5", "stories.jsonl:7", "--split", "train", "--json")
+    before, mixed, same = (trace(name, *item).json for name in ("plan", "plan2", "plan3"))
     assert [before["warnings"], same["warnings"]] == [[], []]
     assert "trace that plan separately" in mixed["warnings"][0]
 
@@ -156,7 +156,7 @@ def test_a_plan_of_another_mixture_is_traced_from_its_stop_on_and_says_so():
     assert min(places(mixed))[0] >= 10
     for item in mixed["items"]:
         for read in item["documents"][0]["reads"]:
-            back = trace("--plan", "plan2", "--step", read["step"], "--json").json["samples"]
+            back = trace("plan2", "--step", read["step"], "--json").json["samples"]
             assert (read["sample"], read["dataset_sample"], read["data_parallel_rank"], read["row"]) in {
                 (got["sample"], got["dataset_sample"], got["data_parallel_rank"], got["row"]) for got in back
             }
@@ -167,56 +167,93 @@ def test_a_plan_is_traced_whose_data_has_moved(tmp_path):
         (tmp_path / name).symlink_to(Path(name).resolve())
     value = Path("plan/plan.json").read_text().replace(str(Path.cwd()), "/gone")
     (tmp_path / "plan.json").write_text(value)
-    question = ("--plan", tmp_path / "plan.json", "--step", "0", "--json")
+    question = (tmp_path / "plan.json", "--step", "0", "--json")
     refused = trace(*question, code=3)
     assert "/gone" in refused.stderr
     moved = trace(*question, "--moved", f"/gone={tmp_path}").json
-    here = trace("--plan", "plan", "--step", "0", "--json").json
+    here = trace("plan", "--step", "0", "--json").json
     places = [sample["pieces"][0]["origin"] for sample in moved["samples"]]
     assert places == [sample["pieces"][0]["origin"] for sample in here["samples"]]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        ((), "is required"),
-        (("--plan", "plan"), "is required"),
-        (("--plan", "plan", "--step", "1", "--sample", "2"), "--step cannot be used with --sample"),
-        (("--step", "1"), "got none"),
-        (("--blend", "mix", "--step", "1"), "got --blend"),
-        (("--plan", "plan", "--blend", "mix", "--sample", "1"), "--plan and --blend"),
-        (("--plan", "plan", "--sample", "1", "--rank", "0"), "requires --step"),
+        ((), 2, "PATH is required"),
+        (("plan",), 2, "ITEM or one of --step, --sample and --document is required"),
+        (("plan", "--step", "1", "--sample", "2"), 2, "--step cannot be used with --sample"),
+        (("mix", "--step", "1"), 2, "--step requires a plan, got mix hint: pass --sample N or --document N"),
+        (("plan", "--document", "1"), 2, "--document requires a single dataset, got plan, which has 2"),
+        (("plan", "--sample", "1", "--rank", "0"), 2, "--rank requires --step hint: pass --step N"),
+        (("plan", "--sample", "1", "--consumed-samples", "1"), 2, "requires ITEM hint: pass ITEM, or leave"),
+        (("plan", "a:1", "--tokenizer", "x"), 2, "with ITEM: reads are shown without text"),
+        (("plan", "a"), 2, "'a' is not a line, byte or document hint: write FILE:LINE"),
+        (("plan", "a:0"), 2, "'a:0' is invalid: lines are numbered from 1"),
+        (("plan", "--step", "999"), 2, "got 999"),
+        (("plan", "--step", "1", "--rank", "8"), 2, "rank must be from 0 to 7, got 8"),
+        (("plan/rank-00003.json", "--step", "1", "--rank", "4"), 2, "rank must be 3"),
+        (("plan", "--step", "1", "--split", "test"), 2, "no split 'test' hint: available: train"),
+        (("mix", "--sample", "99999"), 2, "got 99999"),
+        (("out/stories", "--document", "120"), 2, "document must be from 0 to 119 for out/stories, got 120"),
+        (("mix", "--sample", "1", "--moved", "/a=/b"), 2, "--moved cannot be used with a blend"),
+        (("plan", "--sample", "1", "--path-as", "a=b"), 2, "--path-as cannot be used with a shard plan"),
+        (("plan", "--sample", "1", "--moved", "/a="), 2, "must be OLD=NEW"),
+        (("plan", "@absent.txt"), 3, "cannot read the list absent.txt: No such file or directory"),
+        (("plan", "@empty.txt"), 3, "the list empty.txt is empty hint: write FILE:LINE"),
+        (("plan", "@bad.txt"), 2, "bad.txt:2: 'nonsense' is not a line, byte or document"),
         (
-            ("--plan", "plan", "--sample", "1", "--consumed-samples", "1"),
-            "requires --source or --list",
+            ("nowhere", "--step", "1"),
+            3,
+            "no dataset or file found: nowhere hint: pass the path prefix of a dataset",
         ),
-        (("--plan", "plan", "--source", "a:1", "--tokenizer", "x"), "shows no text"),
-        (("--plan", "plan", "--source", "a"), "is not a line, byte or document"),
-        (("--plan", "plan", "--step", "999"), "got 999"),
-        (("--plan", "plan", "--step", "1", "--rank", "8"), "got 8"),
-        (("--plan", "plan", "--step", "1", "--split", "test"), "no split 'test'"),
-        (("--blend", "mix", "--sample", "99999"), "got 99999"),
-        (("--blend", "mix", "--sample", "1", "--moved", "/a=/b"), "--moved requires --plan"),
-        (("--plan", "plan", "--sample", "1", "--path-as", "a=b"), "--path-as requires --index"),
-        (("--plan", "plan", "--sample", "1", "--moved", "/a="), "must be OLD=NEW"),
+        (("stories.jsonl:17", "plan"), 2, "'plan' is not a line, byte or document"),
+        (("stories.jsonl:17", "--step", "1"), 3, "no dataset or file found: stories.jsonl:17"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments, words):
-    done = trace(*arguments, code=2)
+def test_what_cannot_be_meant_is_refused(arguments, code, words):
+    Path("empty.txt").write_text("# nothing\n")
+    Path("bad.txt").write_text("stories.jsonl:1\nnonsense\n")
+    done = trace(*arguments, code=code)
     assert words in done.stderr.replace("\n", " ")
+
+
+def test_a_sample_of_a_plan_comes_with_its_reads():
+    found = trace("plan", "--sample", "7", "--json").json
+    (read,) = found["reads"]
+    ranks = next(
+        each["ranks"] for each in found["ranks"] if each["data_parallel_rank"] == read["data_parallel_rank"]
+    )
+    for rank in ranks:
+        samples = trace("plan", "--step", read["step"], "--rank", rank, "--json").json["samples"]
+        assert (7, read["row"], read["micro_batch"]) in {
+            (sample["sample"], sample["row"], sample["micro_batch"]) for sample in samples
+        }
+    shown = trace("plan", "--sample", "7").stdout
+    assert "\nread 1 time\nepoch  step  dp rank  micro-batch  row\n" in shown
+    assert "\ndata-parallel rank 3: ranks 6, 7\n" in shown
+
+
+def test_a_rank_manifest_is_traced_as_the_plan_with_its_rank():
+    ranks = (("plan/rank-00005.json",), ("plan", "--rank", "5"))
+    of_file, of_plan = (trace(*words, "--step", "3", "--json").json for words in ranks)
+    assert of_file["samples"] == of_plan["samples"]
+    assert (of_file["rank"], len(of_file["samples"])) == (5, 4)
+
+
+def test_a_dataset_is_traced_through_the_index_in_its_cache():
+    sizes = ("--seq-length", "64", "--split", "90,10,0", "--epochs", "1")
+    assert run("build-indices", "out/stories", *sizes, "-q").returncode == 0
+    shown = trace("out/stories", "--sample", "0", "--json").json
+    assert (shown["kind"], shown["stream"]) == ("index", "train")
+    cache = next(Path("out").rglob("*description.txt")).parent
+    assert trace(cache, "--sample", "0", "--json").json["samples"] == shown["samples"]
 
 
 def test_what_a_file_is_called_does_not_reach_the_terminal_as_it_is():
     name = "evil\x1b[31m\u202e.jsonl"
     Path(name).write_text('{"text": "a\\u001b[0m"}\n')
     assert run("tokenize", name, "-o", "out/evil", "-q").returncode == 0
-    for arguments in (("--document", "0"), ("--source", f"{name}:1")):
-        shown = trace("--dataset", "out/evil", *arguments).stdout
+    for arguments in (("--document", "0"), (f"{name}:1",)):
+        shown = trace("out/evil", *arguments).stdout
         assert "\x1b" not in shown
         assert "\u202e" not in shown
-
-
-def test_a_missing_index_is_an_error_with_a_hint_for_this_command():
-    for option in ("--index", "--blend"):
-        done = trace(option, "out/nowhere", "--sample", "3", code=3)
-        assert "hint: build one with tokshard blend or tokshard build-indices\n" in done.stderr

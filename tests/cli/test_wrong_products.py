@@ -68,7 +68,6 @@ def test_blend_of_a_directory_lists_the_datasets_in_it(place):
         ("merge", "data", "data/a", "-o", "new"),
         ("export", "data", "--to", "olmo", "-o", "new"),
         ("shard-plan", "--documents", "data", "--data-parallel", "1", "-o", "new"),
-        ("trace", "--dataset", "data", "--document", "0"),
     ],
     ids=lambda words: words[0],
 )
@@ -79,6 +78,11 @@ def test_a_directory_in_the_place_of_a_dataset_is_answered_with_its_datasets(pla
 def test_inspect_of_a_directory_lists_the_datasets_in_it(place):
     error = "cannot read data: it is not a dataset, tokenizer, index cache, blend, plan or export"
     assert refused(place, "inspect", "data") == (3, error, IN_DATA)
+
+
+def test_trace_of_a_directory_lists_the_datasets_in_it(place):
+    error = "cannot read data: it is not a dataset, tokenizer, index cache, blend, plan or export"
+    assert refused(place, "trace", "data", "--document", "0") == (3, error, IN_DATA)
 
 
 def test_shard_plan_of_a_directory_lists_the_datasets_in_it(place):
@@ -107,24 +111,6 @@ def test_many_datasets_in_a_directory_are_counted(tmp_path):
     hint = refused(tmp_path, "merge", tmp_path, "-o", tmp_path / "new")[2]
     assert hint.endswith("part-4 and 3 more")
     assert "lone" not in hint
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("data/a",), "pass options: tokshard trace --dataset data/a --document N"),
-        (("data/a", "3"), "pass options: tokshard trace --dataset data/a --document N"),
-        (("web.jsonl:3",), "pass options: tokshard trace --plan PLAN --source web.jsonl:3"),
-        (
-            ("plan", "3"),
-            "pass options: --plan PLAN --step N, --blend BLEND --sample N or --dataset PREFIX --document N",
-        ),
-    ],
-)
-def test_trace_of_an_argument_names_the_options(place, words, hint):
-    run = installed if words == ("data/a",) else tokshard
-    error = f"unexpected argument: {' '.join(words)}"
-    assert refused(place, "trace", *words, run=run) == (2, error, hint)
 
 
 def test_a_second_argument_is_answered_with_those_of_the_command(place):

@@ -45,8 +45,8 @@ COMMANDS = [
     ["inspect", "plan", "--rank", "1", "--step", "2"],
     ["inspect", "tok"],
     ["diff", "plan", "next"],
-    ["trace", "--plan", "plan", "--step", "1"],
-    ["trace", "--plan", "plan", "--source", "in/b.jsonl.gz:3"],
+    ["trace", "plan", "--step", "1"],
+    ["trace", "plan", "in/b.jsonl.gz:3"],
     ["doctor", "launch.sh"],
 ]
 LAUNCH = (

@@ -112,8 +112,8 @@ READERS = {
     ("merge", "web", "code", "-o", "new", "web.idx"): (3, NOT_REGULAR),
     ("merge", "web", "code", "-o", "new", MANIFEST): (3, NOT_REGULAR),
     ("build-indices", "web", *SAMPLES, "50", "--cache-dir", "new", MANIFEST): (3, NOT_REGULAR),
-    ("trace", "--dataset", "web", "--document", "3", MANIFEST): (3, NOT_REGULAR),
-    ("trace", "--dataset", "web", "--document", "3", UNITS): (3, NOT_REGULAR),
+    ("trace", "web", "--document", "3", MANIFEST): (3, NOT_REGULAR),
+    ("trace", "web", "--document", "3", "web.tokshard/provenance.bin"): (6, "file not found: web.tokshard"),
     ("doctor", "launch.sh", MANIFEST): (3, NOT_REGULAR),
     (*BLEND, "-o", "new", MANIFEST): (3, NOT_REGULAR),
     (*TOKENIZE, "-o", "web", MANIFEST): (3, NOT_REGULAR),
@@ -131,11 +131,11 @@ READERS = {
     ("inspect", "mix", "mix/blend.json"): (3, "tokenizer, index cache, blend, plan or export"),
     (*BLEND, "-o", "mix", "mix/blend.json"): (3, NOT_REGULAR),
     (*PLAN, "-o", "new", "mix/cache/*-sample_index.npy"): (3, NOT_REGULAR),
-    ("trace", "--blend", "mix", "--sample", "3", "mix/cache/*-dataset_index.npy"): (3, NOT_REGULAR),
+    ("trace", "mix", "--sample", "3", "mix/cache/*-dataset_index.npy"): (3, NOT_REGULAR),
     # A plan.
     ("verify", "plan", "plan/rank-00001.json"): (1, NOT_REGULAR),
     ("inspect", "plan", "--rank", "1", "plan/rank-00001.json"): (3, NOT_REGULAR),
-    ("trace", "--plan", "plan", "--step", "1", "plan/plan.json"): (3, NOT_REGULAR),
+    ("trace", "plan", "--step", "1", "plan/plan.json"): (3, "tokenizer, index cache, blend, plan or export"),
     (*PLAN, "-o", "plan", "plan/plan.json"): (4, "another plan exists: plan/plan.json"),
     (*PLAN, "-o", "plan", "plan/rank-00001.json"): (3, NOT_REGULAR),
     ("replan", "plan", "--consumed-samples", "20", "--data-parallel", "1", "-o", "new",
@@ -166,7 +166,10 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(place, reader):
         (["inspect", "web"], MANIFEST),
         (["inspect", "web"], "web.bin"),
         (["diff", "mix", "mix"], "mix/cache/*-BlendedDataset-train-description.txt"),
-        (["trace", "--plan", "plan", "--step", "1"], "plan/plan.json"),
+        (
+            ["replan", "plan", "--consumed-samples", "20", "--data-parallel", "1", "-o", "new"],
+            "plan/plan.json",
+        ),
         (["tokenize", "in", "-o", "new", "--tokenizer", "tok"], "in/a.jsonl"),
     ],
 )
@@ -233,7 +236,7 @@ PASSED = [
     ([*TOKENIZE[:1], "PIPE", *TOKENIZE[2:], "-o", "new"], "in/a.jsonl"),
     ([*TOKENIZE[:1], "@PIPE", *TOKENIZE[2:], "-o", "new"], "list"),
     (["doctor", "PIPE"], "launch.sh"),
-    (["trace", "--plan", "plan", "--list", "PIPE"], "lines"),
+    (["trace", "plan", "@PIPE"], "lines"),
 ]
 
 

@@ -45,7 +45,7 @@ _DATASET = (
     ("export", "web", "--to", "olmo", "-o", "new/export"),
     ("build-indices", "web", *SAMPLES, "--cache-dir", "new/cache"),
     ("blend", "0.6", "web", "0.4", "code", *SAMPLES, "-o", "new/mix"),
-    ("trace", "--dataset", "web", "--document", "3"),
+    ("trace", "web", "--document", "3"),
     ("doctor", "launch.sh"),
 )
 _INDEX = (
@@ -54,20 +54,20 @@ _INDEX = (
     ("diff", "mix", "mix2"),
     ("doctor", "launch.sh"),
     ("shard-plan", "mix", "--data-parallel", "2", "-o", "new/plan"),
-    ("trace", "--blend", "mix", "--sample", "3"),
+    ("trace", "mix", "--sample", "3"),
 )
 _BLEND = (
     ("inspect", "mix"),
     ("verify", "mix"),
     ("shard-plan", "mix", "--data-parallel", "2", "-o", "new/plan"),
-    ("trace", "--blend", "mix", "--sample", "3"),
+    ("trace", "mix", "--sample", "3"),
     ("export", "mix", "--samples", "--to", "olmo", "-o", "new/export"),
 )
 _PLAN = (
     ("inspect", "plan", "--rank", "1"),
     ("verify", "plan"),
     ("diff", "plan", "plan2"),
-    ("trace", "--plan", "plan", "--step", "1"),
+    ("trace", "plan", "--step", "1"),
     ("replan", "plan", "--consumed-samples", "8", "--data-parallel", "1", "-o", "new/plan"),
 )
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {

@@ -154,17 +154,21 @@ class Product:
         """Return the findings about it."""
         raise self._refusal("verify")
 
-    def streams(self, options: TraceOptions, split: str | None) -> TracedData:
-        """Return its samples and datasets to trace through; of one split, or of all if None."""
+    def streams(self, options: TraceOptions) -> TracedData:
+        """Return its samples and datasets to trace through."""
         raise self._refusal("trace")
 
     def compare(self, other: Product, options: DiffOptions | None) -> DiffReport:
         """Return the differences from another product with the same :attr:`compared_as`."""
         raise self._refusal("compare")
 
+    @property
+    def described(self) -> str:
+        """The kind with its article."""
+        return f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
+
     def _refusal(self, verb: str) -> InputError:
-        article = "an" if self.noun[0] in "aeiou" else "a"
-        return InputError(f"cannot {verb} {self.path}: it is {article} {self.noun}", hint=self._hint)
+        return InputError(f"cannot {verb} {self.path}: it is {self.described}", hint=self._hint)
 
     @property
     def _hint(self) -> str | None:
@@ -228,8 +232,10 @@ class StoredDataset(Product):
     def check(self, context: VerifyContext) -> VerifiedProduct:
         return verify_dataset(self.prefix, context)
 
-    def streams(self, options: TraceOptions, split: str | None) -> TracedData:
-        return open_dataset(self.path)
+    def streams(self, options: TraceOptions) -> TracedData:
+        if options.sample is None and options.split is None:
+            return open_dataset(self.path)
+        return open_samples(self.path, "index", options)  # those of its default cache
 
 
 class StoredIndex(Product):
@@ -271,8 +277,8 @@ class StoredIndex(Product):
     def check(self, context: VerifyContext) -> VerifiedProduct:
         return verify_entry(self.entry, self.prefix, context)
 
-    def streams(self, options: TraceOptions, split: str | None) -> TracedData:
-        return open_samples(self.path, "index", split=split, path_as=options.path_as)
+    def streams(self, options: TraceOptions) -> TracedData:
+        return open_samples(self.path, "index", options)
 
     def compare(self, other: Product, options: DiffOptions | None) -> DiffReport:
         return diff_caches(self.file, other.file)
@@ -303,6 +309,9 @@ class StoredCache(Product):
 
     def sections(self, options: InspectOptions, counted_tokens: int | None = None) -> list[Section]:
         return index_facts.describe_cache(self.summary(options))
+
+    def streams(self, options: TraceOptions) -> TracedData:
+        return open_samples(self.path, "index", options)
 
     def compare(self, other: Product, options: DiffOptions | None) -> DiffReport:
         return diff_caches(self.file, other.file)
@@ -355,8 +364,8 @@ class StoredBlend(Product):
     def check(self, context: VerifyContext) -> VerifiedProduct:
         return blend.verify_blend(self.file, self._document, context)
 
-    def streams(self, options: TraceOptions, split: str | None) -> TracedData:
-        return open_samples(self.path, "blend", split=split, path_as=options.path_as)
+    def streams(self, options: TraceOptions) -> TracedData:
+        return open_samples(self.path, "blend", options)
 
     def compare(self, other: Product, options: DiffOptions | None) -> DiffReport:
         return diff_blends(BlendDocument.read(self.path), BlendDocument.read(other.path))
@@ -449,8 +458,8 @@ class StoredPlan(Product):
     def check(self, context: VerifyContext) -> VerifiedProduct:
         return plan.verify_plan(self.plan_file, self._reading, context)
 
-    def streams(self, options: TraceOptions, split: str | None) -> TracedData:
-        return open_plan(self.plan_path, options.moved)
+    def streams(self, options: TraceOptions) -> TracedData:
+        return open_plan(self.plan_path, options.rank, options.moved)
 
     def compare(self, other: Product, options: DiffOptions | None) -> DiffReport:
         assert isinstance(other, StoredPlan)  # noqa: S101 - products are compared with those of their kind
@@ -471,6 +480,10 @@ class StoredRank(StoredPlan):
     @classmethod
     def found_in(cls, directory: str, below: list[str], names: list[str]) -> Iterator[Product]:
         return iter(())  # its plan is found
+
+    def streams(self, options: TraceOptions) -> TracedData:
+        _, rank = read_rank(self.path, options.rank)
+        return open_plan(self.plan_path, rank, options.moved)
 
     def check(self, context: VerifyContext) -> VerifiedProduct:
         return plan.verify_rank(self.path, self.plan_file, self._reading, context)

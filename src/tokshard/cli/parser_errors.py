@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tokshard import IndexedDataset, ReplanOptions, ShardPlanOptions
+from tokshard import ReplanOptions, ShardPlanOptions
 from tokshard.cli import megatron_options
 from tokshard.cli.help_page import common_options, names_of, options_of
 from tokshard.core.options import declared_options
@@ -28,7 +27,6 @@ _SYNONYMS = {
 }
 # Parallelism that does not change which samples a rank reads.
 _EXPERT_OR_VIRTUAL = re.compile(r"--(expert-|virtual-pipeline-|num-layers-per-virtual-|num-virtual-stages-)")
-_ITEM = re.compile(r".[:@#][0-9]+$")
 
 
 def explained(error: Any, command: Any, words: Sequence[str]) -> UsageError:
@@ -61,20 +59,13 @@ def explained(error: Any, command: Any, words: Sequence[str]) -> UsageError:
     text, _, extra = error.format_message().partition("(s) (")
     if extra:
         extra = extra.removesuffix(")")
-        return UsageError(f"unexpected argument: {extra}", hint=_argument_hint(extra, command, path))
+        return UsageError(f"unexpected argument: {extra}", hint=_argument_hint(command, path))
     return UsageError(text[:1].lower() + text[1:].rstrip("."), hint=f"run `{path} --help`")
 
 
-def _argument_hint(words: str, command: Any, path: str) -> str:
+def _argument_hint(command: Any, path: str) -> str:
     if arguments := [name_of(each) for each in command.params if each.param_type_name == "argument"]:
         return f"pass only {' '.join(arguments)}; run `{path} --help` for its arguments"
-    if command.name == "trace":
-        first = words.split(maxsplit=1)[0]
-        if _ITEM.search(first):
-            return f"pass options: {path} --plan PLAN --source {shlex.quote(first)}"
-        if IndexedDataset.exists(first):
-            return f"pass options: {path} --dataset {shlex.quote(first)} --document N"
-        return "pass options: --plan PLAN --step N, --blend BLEND --sample N or --dataset PREFIX --document N"
     return f"run `{path} --help` for its options"
 
 

@@ -10,13 +10,13 @@ from tokshard.cli.command_run import CommandRun
 def trace(options: TraceOptions, run: CommandRun) -> None:
     """Trace a training step to its source files and lines, or a line to every step that reads it.
 
-    With --source or --list, the exit code is 1 if an item is not a document of the data.
+    The exit code is 1 if an ITEM is not a document of the data.
 
     Examples:
-        tokshard trace --plan plan --step 41200 --rank 7
-        tokshard trace --blend mix --sample 17 --tokenizer tokenizer.json
-        tokshard trace --plan plan --source web.jsonl:123 --consumed-samples 10M
-        tokshard trace --plan plan --list removals.txt --json > reads.json
+        tokshard trace plan --step 41200 --rank 7
+        tokshard trace mix --sample 17 --tokenizer tokenizer.json
+        tokshard trace plan web.jsonl:123 --consumed-samples 10M
+        tokshard trace plan @removals.txt --json > reads.json
     """
     report = tokshard.trace(options, progress=run.progress)
     run.show(report)

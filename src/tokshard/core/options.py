@@ -213,9 +213,9 @@ class Options(Record):
     def _passed(self, condition: str) -> str:
         kind: Any = type(self)
         spelled = self._spelled(condition)
-        return (
-            spelled if "=" in condition else f"{spelled} {declared_options(kind)[condition].metavar}".strip()
-        )
+        if "=" in condition or declared_options(kind)[condition].option.is_argument:
+            return spelled
+        return f"{spelled} {declared_options(kind)[condition].metavar}".strip()
 
 
 def several(values: Any) -> tuple[Any, ...]:

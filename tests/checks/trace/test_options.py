@@ -1,4 +1,4 @@
-"""Options of tracing: one query through one product, and items."""
+"""Options of tracing, and items."""
 
 from pathlib import Path
 
@@ -15,40 +15,37 @@ def workshop(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "query", "through"),
-    [
-        ({"plan": "p", "step": 0}, "step", ("plan", "p")),
-        ({"blend": "b", "sample": 0}, "sample", ("blend", "b")),
-        ({"dataset": "d", "document": 0}, "document", ("dataset", "d")),
-        ({"dataset": "d", "items": ("a:1",)}, "source", ("dataset", "d")),
-        ({"index": "i", "item_list": "list", "path_as": (("a", "b"),)}, "source", ("index", "i")),
-    ],
-)
-def test_a_query_goes_through_one_product(options, query, through):
-    found = TraceOptions(**options)
-    assert (found.query, found.through) == (query, through)
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"plan": "p"}, "is required"),
-        ({"plan": "p", "step": 0, "sample": 0}, "--step cannot be used with --sample"),
-        ({"plan": "p", "step": 0, "items": ("a:1",)}, "--step cannot be used with --source"),
-        ({"step": 0}, "got none"),
-        ({"blend": "b", "step": 0}, "got --blend"),
-        ({"plan": "p", "blend": "b", "sample": 0}, "got --plan and --blend"),
-        ({"plan": "p", "sample": 0, "rank": 0}, "--rank requires --step"),
-        ({"plan": "p", "sample": 0, "consumed_samples": 0}, "--consumed-samples requires"),
-        ({"plan": "p", "items": ("a:1",), "tokenizer": "t"}, "--tokenizer has no effect"),
-        ({"plan": "p", "sample": 0, "split": "valdi.0"}, "--split must be train, valid, test, or one"),
-        ({"plan": "p", "sample": 0, "path_as": (("a", "b"),)}, "--path-as requires --index"),
-        ({"blend": "b", "sample": 0, "moved": (("a", "b"),)}, "--moved requires --plan"),
+        ({}, "ITEM or one of --step, --sample and --document is required"),
+        ({"step": 0, "sample": 0}, "--step cannot be used with --sample"),
+        ({"step": 0, "items": ("a:1",)}, "--step cannot be used with ITEM"),
+        ({"sample": 0, "rank": 0}, "--rank requires --step"),
+        ({"sample": 0, "consumed_samples": 0}, "--consumed-samples requires ITEM"),
+        ({"items": ("a:1",), "tokenizer": "t"}, "--tokenizer cannot be used with ITEM"),
+        ({"sample": 0, "split": "valdi.0"}, "--split must be train, valid, test, or one"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        TraceOptions(**options)
+        TraceOptions(path="p", **options)
+
+
+def test_items_and_lists_of_items_are_parsed_in_order():
+    Path("list").write_text("a:2\nb#0\n")
+    options = TraceOptions(path="p", items=["x@9", "@list", "./@list:3"])
+    assert [(item.path, item.kind, item.number) for item in options.parsed_items()] == [
+        ("x", "offset", 9),
+        ("a", "line", 2),
+        ("b", "document", 0),
+        ("./@list", "line", 3),
+    ]
+
+
+def test_one_split_is_traced_for_contents_and_all_for_reads():
+    assert TraceOptions(path="p", sample=0).stream == "train"
+    assert TraceOptions(path="p", items=("a:1",)).stream is None
+    assert TraceOptions(path="p", items=("a:1",), split="valid.1").stream == "valid.1"
 
 
 def test_items_are_read_from_a_list_with_the_line_of_what_is_wrong():

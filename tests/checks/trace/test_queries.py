@@ -133,6 +133,11 @@ def test_plans_of_all_modes_are_traced_there_and_back_as_the_twin_lists_them(
             (sample.data_parallel_rank, sample.micro_batch * size + sample.row, sample.sample)
             for sample in forward.samples
         ] == sorted((rank, row, sample) for sample, _, at, rank, row, _, _ in expected_reads if at == step)
+        sample = data.draw(st.integers(0, source.total - 1))
+        reads = trace_sample(through, "train", sample).reads
+        assert sorted(
+            (r.epoch, r.step, r.data_parallel_rank, r.micro_batch * size + r.row, r.repeated) for r in reads
+        ) == sorted(tuple(where) for number, *where, _ in expected_reads if number == sample)
 
 
 @given(st.lists(support.documents, min_size=1, max_size=2), st.integers(0, 3), st.data())

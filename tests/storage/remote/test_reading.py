@@ -105,7 +105,7 @@ def said(*arguments, there=None):
         ("verify", "{}/web", "--level", "structure"),
         ("verify", "{}/web", "--level", "digest"),
         ("verify", "{}/web.bin", "--level", "deep"),
-        ("trace", "--dataset", "{}/web", "--document", "700"),
+        ("trace", "{}/web", "--document", "700"),
     ],
     ids=lambda command: "-".join(word.strip("-{}/") for word in command),
 )
@@ -116,8 +116,8 @@ def test_a_command_says_of_remote_data_what_it_says_of_local_data(here, there, c
 
 def test_a_line_is_traced_into_remote_data(made, here, there):
     line = f"{made}/web.jsonl:500"
-    local = run("trace", "--dataset", here / "web", "--source", line)
-    remote = run("trace", "--dataset", f"{there}/web", "--source", line)
+    local = run("trace", here / "web", line)
+    remote = run("trace", f"{there}/web", line)
     assert local.returncode == remote.returncode == 0
     assert remote.stdout.replace(f"{there}/", "") == local.stdout
 
@@ -397,7 +397,7 @@ def test_a_fork_does_not_disturb_the_connections_of_its_parent(there, monkeypatc
             "must be on a file system, got a URL",
         ),
         (("shard-plan", "{}/blend.json", *WORLD, "-o", "plan"), "a blend must be a local file, got the URL"),
-        (("trace", "--plan", "{}/plan", "--step", "1"), "a plan must be a local file, got the URL"),
+        (("trace", "{}/plan", "--step", "1"), "no dataset or object found"),
         (("inspect", "{}/blend.json"), "a blend must be a local file, got the URL"),
         (("inspect", "msc://profile/web"), "pass the URL of the object in its store"),
         (("shard-plan", "{}/web", *WORLD, "-o", "plan"), "no blend, index"),

@@ -113,12 +113,12 @@ def test_documents_are_traced_back_and_lines_are_found_in_their_split(tmp_path):
     for split in SPLITS:
         prefix = f"{tmp_path}/out{split}"
         for document, text in enumerate(texts(prefix)):
-            origin = trace(TraceOptions(dataset=prefix, document=document)).origin
+            origin = trace(TraceOptions(path=prefix, document=document)).origin
             assert lines[origin.line - 1] == json.dumps({"text": text}).encode()
             seen[origin.line] = split
     for number in range(1, 31):
         for split in SPLITS:
-            (item,) = trace(TraceOptions(dataset=f"{tmp_path}/out{split}", items=(f"{path}:{number}",))).items
+            (item,) = trace(TraceOptions(path=f"{tmp_path}/out{split}", items=(f"{path}:{number}",))).items
             assert bool(item.documents) == (seen.get(number) == split)
             if not item.documents:
                 assert "excluded (not-sampled, other-split)" in item.detail or "blank" in item.detail
@@ -129,14 +129,14 @@ def test_rows_of_a_sampled_table_are_traced(tmp_path):
     parquet.write_table(pa.table({"text": [f"n{n}" for n in range(20)]}), path, row_group_size=7)
     out = str(tmp_path / "out")
     tokenize(path, out, sample=0.5)
-    rows = [trace(TraceOptions(dataset=out, document=k)).origin.row for k in range(len(texts(out)))]
+    rows = [trace(TraceOptions(path=out, document=k)).origin.row for k in range(len(texts(out)))]
     assert texts(out) == [f"n{row}" for row in rows]
     for row in range(20):
-        (item,) = trace(TraceOptions(dataset=out, items=(f"{path}:{row + 1}",))).items
+        (item,) = trace(TraceOptions(path=out, items=(f"{path}:{row + 1}",))).items
         assert bool(item.documents) == (row in rows)
     assert item.documents or item.detail == "row 20 is excluded (not-sampled)"
     tokenize(path, f"{out}2", sample=0.5, provenance=False)
-    assert trace(TraceOptions(dataset=f"{out}2", document=0)).origin.detail
+    assert trace(TraceOptions(path=f"{out}2", document=0)).origin.detail
 
 
 def test_both_outputs_are_built_replaced_and_refused_together(tmp_path):
@@ -173,4 +173,4 @@ def test_outputs_can_be_merged(tmp_path):
     for prefix, notes in ((merged, set()), (shuffled, {"shuffled"})):
         assert findings(prefix) == notes
         assert sorted(texts(prefix)) == sorted(texts(train) + texts(valid))
-    assert trace(TraceOptions(dataset=merged, document=30 - len(texts(valid)))).origin.line
+    assert trace(TraceOptions(path=merged, document=30 - len(texts(valid)))).origin.line

@@ -523,9 +523,9 @@ def test_the_command_line(hub):
     done = run(["tokenize", TRAIN, "-o", "web"])
     assert (done.returncode, Path("web.bin").exists()) == (0, True), done.stderr.decode()
     shard = f"{URL}@{repository.refs['main']}/data/train-00001-of-00002.parquet"
-    traced = run(["trace", "--dataset", "web", "--document", "70"]).stdout.decode()
+    traced = run(["trace", "web", "--document", "70"]).stdout.decode()
     assert f"{shard}@10" in traced
-    traced = run(["trace", "--dataset", "web", "--source", f"{shard}@10"])
+    traced = run(["trace", "web", f"{shard}@10"])
     assert (traced.returncode, b"document 70" in traced.stdout) == (0, True), traced.stdout.decode()
     preset = ["tokenize", URL, "--split", "train", "--preset", "megatron", "-o", "x"]
     assert b"abbreviates --split-sentences" in run(preset).stderr

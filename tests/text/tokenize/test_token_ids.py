@@ -409,8 +409,8 @@ def test_the_other_commands_treat_it_as_any_dataset(here):
     assert f"token {EOD} ends all" in shown
     run("build-indices", "ab", "--seq-length", "16", "--split", "1,0,0", "--epochs", "1")
     number = next(number for number, row in enumerate(ROWS) if row)
-    assert f"ids.jsonl:{number + 1}" in run("trace", "--dataset", "a", "--document", number)
-    traced = json.loads(run("trace", "--dataset", "ab", "--document", len(ROWS) + number, "--json"))
+    assert f"ids.jsonl:{number + 1}" in run("trace", "a", "--document", number)
+    traced = json.loads(run("trace", "ab", "--document", len(ROWS) + number, "--json"))
     assert "ids.parquet" in json.dumps(traced)
     run("export", "ab", "--to", "olmo", "-o", "exported")
     assert "ids below 1,000" in shown

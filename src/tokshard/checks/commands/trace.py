@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tokshard.checks.products import PRODUCTS
+from tokshard.checks.products import open_product
 from tokshard.checks.trace.options import TraceOptions
 from tokshard.checks.trace.queries import trace_document, trace_items, trace_sample, trace_step
 from tokshard.checks.trace.report import TraceReport
 from tokshard.core.progress import Progress, reporting
+from tokshard.errors import UsageError
 from tokshard.samples.index.splits import TRAIN
 
 
@@ -34,16 +35,27 @@ def trace(options: TraceOptions, *, progress: Progress | None = None) -> TraceRe
 
 def _trace(options: TraceOptions, progress: Progress) -> TraceReport:
     items = options.parsed_items()
-    kind, path = options.through
-    stream = options.split if options.query == "source" else options.split or TRAIN
-    progress.start(f"reading the {kind}")
-    data = PRODUCTS[kind](path).streams(options, stream)
+    progress.start(f"reading {options.path}")
+    product = open_product(str(options.path))
+    is_plan = product.inspected_as == "plan"
+    if options.path_as and is_plan:
+        raise UsageError(
+            f"--path-as cannot be used with {product.described}",
+            hint="pass --moved OLD=NEW for the data of a plan",
+        )
+    if options.moved and not is_plan:
+        raise UsageError(
+            f"--moved cannot be used with {product.described}",
+            hint="pass --path-as LOCAL=TRAINING for the data of an index",
+        )
+    data = product.streams(options)
     progress.start("tracing")
     if items:
-        streams = None if stream is None else [stream]
+        streams = None if options.stream is None else [options.stream]
         return trace_items(data, items, streams=streams, consumed_samples=options.consumed_samples)
     if options.document is not None:
         return trace_document(data, options.document, tokenizer=options.tokenizer)
+    stream = options.stream or TRAIN
     if options.step is not None:
-        return trace_step(data, stream or TRAIN, options.step, options.rank, tokenizer=options.tokenizer)
-    return trace_sample(data, stream or TRAIN, options.sample or 0, tokenizer=options.tokenizer)
+        return trace_step(data, stream, options.step, tokenizer=options.tokenizer)
+    return trace_sample(data, stream, options.sample or 0, tokenizer=options.tokenizer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
@@ -12,11 +12,10 @@ import numpy as np
 from tokshard.checks.trace.contents import DatasetContents, StreamContents
 from tokshard.checks.trace.options import TraceItem
 from tokshard.checks.trace.provenance import Provenance
-from tokshard.checks.trace.reads import DocumentId, find_reads
+from tokshard.checks.trace.reads import DocumentId, find_reads, reads_of_sample
 from tokshard.checks.trace.report import (
     DocumentRead,
     DocumentReads,
-    SampleContents,
     TracedItem,
     TraceDocumentReport,
     TraceReadsReport,
@@ -55,14 +54,20 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
         UsageError: The document does not exist.
         InputError: A dataset was changed while it was read.
     """
+    if len(data.datasets) != 1:
+        raise UsageError(
+            f"--document requires a single dataset, got {data.path}, which has {len(data.datasets)}",
+            hint="pass one of them: tokshard trace PREFIX --document N",
+        )
     prefix, multimodal = next(iter(data.datasets.items()))
     dataset = DatasetContents(prefix, multimodal=multimodal, tokenizer=tokenizer)
     count = dataset.table.document_count
     if not 0 <= document < count:
         raise UsageError(f"document must be from 0 to {count - 1} for {prefix}, got {document}")
-    pieces = dataset.pieces(dataset.spans_of_document(document))
-    origin, detail = dataset.origin_of(document)
-    first, stop = dataset.table.sequences_of(np.array([document]))
+    documents = np.array([document], np.int64)
+    pieces = dataset.pieces(dataset.spans_of(documents))
+    origin, detail = dataset.origins(documents)[0]
+    first, stop = dataset.table.sequences_of(documents)
     return TraceDocumentReport(
         dataset=prefix,
         document=document,
@@ -79,7 +84,7 @@ def trace_document(data: TracedData, document: int, *, tokenizer: str | None = N
 def trace_sample(
     data: TracedData, stream: str, sample: int, *, tokenizer: str | None = None
 ) -> TraceSamplesReport:
-    """Return the contents of a sample of a blend, an index or a plan.
+    """Return the contents of a sample of a blend, an index or a plan, and its reads by a plan.
 
     Raises:
         UsageError: The stream or the sample does not exist.
@@ -90,41 +95,53 @@ def trace_sample(
     if not 0 <= sample < total:
         raise UsageError(f"sample must be from 0 to {total - 1} for {stream} of {data.path}, got {sample}")
     samples = StreamContents(traced.source, tokenizer).samples(np.array([sample], np.int64))
-    allowed = data.allowed_mismatches or None
+    reads = reads_of_sample(traced.stages, sample, traced.key_of) if traced.stages else None
     return TraceSamplesReport(
-        data.kind, data.path, stream, data.plan_id, None, None, None, tuple(samples), allowed
+        kind=data.kind,
+        path=data.path,
+        stream=stream,
+        plan_id=data.plan_id,
+        step=None,
+        consumed_samples=None,
+        rank=None,
+        samples=tuple(samples),
+        reads=reads,
+        ranks=data.readers(reads or ()) or None,
+        warnings=(*data.warnings, *data.allowed_mismatches) or None,
     )
 
 
 @_of_unchanged_datasets
 def trace_step(
-    data: TracedData, stream: str, step: int, rank: int | None = None, *, tokenizer: str | None = None
+    data: TracedData, stream: str, step: int, *, tokenizer: str | None = None
 ) -> TraceSamplesReport:
     """Return the contents of the samples of a step of a plan.
 
-    Without a ``rank`` the samples of all ranks are returned.
-
     Raises:
-        UsageError: There is no such stream, step or rank.
+        UsageError: There is no such stream or step.
         InputError: A dataset was changed while it was read.
     """
+    if data.plan is None:
+        raise UsageError(
+            f"--step requires a plan, got {data.path}", hint="pass --sample N or --document N, or a plan"
+        )
     traced = data.stream(stream)
-    if data.plan is None or traced.stream is None:
-        raise UsageError(f"--step requires a plan, got {data.path}")
-    topology = data.plan.topology
+    assert traced.stream is not None  # noqa: S101 - the streams of a plan have it
     order = traced.stream.order
     if not 0 <= step < order.steps:
         raise UsageError(f"step must be from 0 to {order.steps - 1} for {stream} of {data.path}, got {step}")
-    if rank is not None and not 0 <= rank < topology.world_size:
-        raise UsageError(f"rank must be from 0 to {topology.world_size - 1} for {data.path}, got {rank}")
-    contents = StreamContents(traced.source, tokenizer)
-    size = order.micro_batch_size
+    rank = data.rank
+    dp_ranks = range(order.ranks) if rank is None else [data.plan.topology.coordinates(rank).dp]
     first = order.first_number(step) // order.ranks
     count = order.first_number(step + 1) // order.ranks - first
-    samples: list[SampleContents] = []
-    for dp_rank in range(order.ranks) if rank is None else [topology.coordinates(rank).dp]:
-        ids = order.ids(order.numbers(dp_rank, first, count), traced.key_of)
-        samples += contents.samples(ids, data_parallel_rank=dp_rank, micro_batch_size=size)
+    ids = [order.ids(order.numbers(dp_rank, first, count), traced.key_of) for dp_rank in dp_ranks]
+    contents = StreamContents(traced.source, tokenizer).samples(np.concatenate(ids))
+    samples = []
+    for number, sample in enumerate(contents):
+        turn, row_of_step = divmod(number, count)
+        micro_batch, row = divmod(row_of_step, order.micro_batch_size)
+        reader = dp_ranks[turn]
+        samples.append(replace(sample, data_parallel_rank=reader, row=row, micro_batch=micro_batch))
     return TraceSamplesReport(
         kind=data.kind,
         path=data.path,
@@ -182,14 +199,13 @@ def trace_items(
         target: DocumentReads(*target, tokens, tuple(found[target]))
         for target, tokens in resolver.tokens_of(targets).items()
     }
-    readers = {read.data_parallel_rank for reads in found.values() for read in reads}
     return TraceReadsReport(
         kind=data.kind,
         path=data.path,
         streams=names,
         plan_id=data.plan_id,
         consumed_samples=consumed_samples,
-        ranks=tuple(data.readers(rank) for rank in sorted(rank for rank in readers if rank is not None)),
+        ranks=data.readers(read for reads in found.values() for read in reads),
         warnings=(*data.warnings, *data.allowed_mismatches),
         items=tuple(
             _traced_item(item, documents, searched=bool(names), with_seen=consumed_samples is not None)

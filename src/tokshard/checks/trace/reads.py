@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from tokshard.checks.trace.report import DocumentRead
+from tokshard.checks.trace.report import DocumentRead, SampleRead
 from tokshard.checks.trace.sequence_table import find, find_in_blocks, pairs, spread
 from tokshard.errors import IntegrityError
 from tokshard.samples.index.spans import SampleSpans, Spans
@@ -132,6 +132,16 @@ def find_reads(
         parts_read[order].tolist(), sample_ids, reads[:, order].T.tolist(), strict=True
     ):
         yield _read(stream, targets, parts, part, sample, _details(stages, read, consumed_samples))
+
+
+def reads_of_sample(
+    stages: tuple[PlanStage, ...], sample: int, key_of: KeyOf | None
+) -> tuple[SampleRead, ...]:
+    """Return every read of a sample by plans, in the order of time; ``key_of``: as in :func:`find_reads`."""
+    reads = _reads_of_samples(stages, np.array([sample], np.int64), key_of)
+    _, stage, step, rank, row, *_ = reads
+    order = np.lexsort((row, rank, step, stage))
+    return tuple(SampleRead(**_details(stages, read, None)) for read in reads[:, order].T.tolist())
 
 
 def _details(stages: tuple[PlanStage, ...], read: list[int], consumed_samples: int | None) -> dict[str, Any]:

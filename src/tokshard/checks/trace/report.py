@@ -105,6 +105,36 @@ class SamplePiece(Record):
         ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRead(Record):
+    """One read of a sample by a plan."""
+
+    plan_id: Sha256 | None = None
+    epoch: Count | None = None
+    step: Count | None = None
+    data_parallel_rank: Count | None = None
+    row: Count | None = None
+    micro_batch: Count | None = None
+    repeated: bool | None = None
+    seen: bool | None = None
+
+    def cells(self) -> dict[str, str]:
+        """Return the cells of the read in a table for people, by the titles of their columns."""
+        numbers = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "dp rank": self.data_parallel_rank,
+            "micro-batch": self.micro_batch,
+            "row": self.row,
+        }
+        return {
+            "plan": short_id(self.plan_id or ""),
+            **{title: "" if number is None else count(number) for title, number in numbers.items()},
+            "repeated": "repeated" if self.repeated else "",
+            "seen": "" if self.seen is None else "yes" if self.seen else "no",
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class SampleContents(Record):
     """A sample and the parts of documents that it consists of."""
@@ -134,6 +164,19 @@ class SampleContents(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class RankReaders(Record):
+    """The ranks of the job that belong to a data-parallel rank."""
+
+    data_parallel_rank: Count
+    ranks: tuple[Count, ...]
+
+    def line(self) -> str:
+        """Return the ranks for people."""
+        noun = "rank" if len(self.ranks) == 1 else "ranks"
+        return f"data-parallel rank {self.data_parallel_rank}: {noun} {listed(self.ranks, _SHOWN_RANKS)}"
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSamplesReport(Document):
     """The contents of one sample, or of the samples of a step."""
 
@@ -147,6 +190,8 @@ class TraceSamplesReport(Document):
     consumed_samples: Count | None
     rank: Count | None
     samples: tuple[SampleContents, ...]
+    reads: tuple[SampleRead, ...] | None = None
+    ranks: tuple[RankReaders, ...] | None = None
     warnings: tuple[str, ...] | None = None
 
     def sections(self) -> list[Section]:
@@ -159,6 +204,10 @@ class TraceSamplesReport(Document):
             step = f"step {count(self.step)} of {self.stream}, {ranks}: {samples} after {consumed}"
             sections.append(Section("", [step]))
         sections += [sample.section(self.stream) for sample in self.samples[:_SHOWN_SAMPLES]]
+        if self.reads is not None:
+            times = f"read {counted(len(self.reads), 'time')}" if self.reads else "not read"
+            readers = [each.line() for each in self.ranks or ()]
+            sections.append(Section(times, [*_read_blocks(self.reads), *readers]))
         more = len(self.samples) - _SHOWN_SAMPLES
         lines = [f"and {counted(more, 'more sample')}: see --json"] if more > 0 else []
         pieces = [piece for sample in self.samples for piece in sample.pieces]
@@ -168,8 +217,8 @@ class TraceSamplesReport(Document):
         return [*sections, *([Section("", lines)] if lines else [])]
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentRead(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentRead(SampleRead):
     """One read of a part of a document."""
 
     stream: str
@@ -179,14 +228,16 @@ class DocumentRead(Record):
     first_token: Count
     stop_token: Count
     label_only: bool
-    plan_id: Sha256 | None = None
-    epoch: Count | None = None
-    step: Count | None = None
-    data_parallel_rank: Count | None = None
-    row: Count | None = None
-    micro_batch: Count | None = None
-    repeated: bool | None = None
-    seen: bool | None = None
+
+    def cells(self) -> dict[str, str]:
+        """Return the cells of the read in a table for people, by the titles of their columns."""
+        return {
+            "  stream": f"  {self.stream}",
+            "sample": count(self.sample),
+            "of its dataset": count(self.dataset_sample),
+            "tokens": _token_range(self),
+            **SampleRead.cells(self),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,38 +253,21 @@ class DocumentReads(Record):
         """Return the reads for people."""
         document = f"document {count(self.document)} of {shown_path(self.dataset)}"
         yield f"  {document}, {counted(self.tokens, 'token')}"
-        if self.reads:
-            columns = {
-                name: cells for name, cells in _columns(self.reads[:_SHOWN_READS]).items() if any(cells)
-            }
-            rows = list(zip(*columns.values(), strict=True))
-            hide = [name for name in ("row", "of its dataset", "micro-batch", "plan") if name in columns]
-            yield Table(list(columns), rows, left=(0, 3), hide=hide)
-        if len(self.reads) > _SHOWN_READS:
-            yield f"  and {counted(len(self.reads) - _SHOWN_READS, 'more read')}: see --json"
+        yield from _read_blocks(self.reads)
 
 
-def _columns(reads: Sequence[DocumentRead]) -> dict[str, list[str]]:
-    several = len({read.plan_id for read in reads}) > 1
-    columns: dict[str, list[str]] = {
-        "  stream": [f"  {read.stream}" for read in reads],
-        "sample": [count(read.sample) for read in reads],
-        "of its dataset": [count(read.dataset_sample) for read in reads],
-        "tokens": [_token_range(read) for read in reads],
-        "plan": [short_id(read.plan_id or "") if several else "" for read in reads],
-    }
-    for label, name in (
-        ("epoch", "epoch"),
-        ("step", "step"),
-        ("dp rank", "data_parallel_rank"),
-        ("micro-batch", "micro_batch"),
-        ("row", "row"),
-    ):
-        numbers = [getattr(read, name) for read in reads]
-        columns[label] = ["" if number is None else count(number) for number in numbers]
-    columns["repeated"] = ["repeated" if read.repeated else "" for read in reads]
-    columns["seen"] = ["" if read.seen is None else "yes" if read.seen else "no" for read in reads]
-    return columns
+def _read_blocks(reads: Sequence[SampleRead]) -> Iterator[Block]:
+    """Yield the table of reads for people: the first ones, without the columns that tell nothing."""
+    rows = [read.cells() for read in reads[:_SHOWN_READS]]
+    columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    if len({read.plan_id for read in reads}) == 1 and "plan" in columns:
+        columns.remove("plan")
+    if rows:
+        left = [number for number, name in enumerate(columns) if name in {"  stream", "tokens"}]
+        hide = [name for name in ("row", "of its dataset", "micro-batch", "plan") if name in columns]
+        yield Table(columns, [[row[name] for name in columns] for row in rows], left=left, hide=hide)
+    if len(reads) > _SHOWN_READS:
+        yield f"  and {counted(len(reads) - _SHOWN_READS, 'more read')}: see --json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +295,6 @@ class TracedItem(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class RankReaders(Record):
-    """The ranks of the job that belong to a data-parallel rank."""
-
-    data_parallel_rank: Count
-    ranks: tuple[Count, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TraceReadsReport(Document):
     """The reads of some lines or documents."""
 
@@ -288,10 +314,7 @@ class TraceReadsReport(Document):
         sections = [item.section(self.consumed_samples or 0) for item in self.items[:_SHOWN_ITEMS]]
         more = len(self.items) - _SHOWN_ITEMS
         lines = [f"and {counted(more, 'more item')}: see --json"] if more > 0 else []
-        for readers in self.ranks:
-            noun = "rank" if len(readers.ranks) == 1 else "ranks"
-            ranks = f"{noun} {listed(readers.ranks, _SHOWN_RANKS)}"
-            lines.append(f"data-parallel rank {readers.data_parallel_rank}: {ranks}")
+        lines += [readers.line() for readers in self.ranks]
         lines += _warning_lines(self.warnings)
         return [*sections, *([Section("", lines)] if lines else [])]
 

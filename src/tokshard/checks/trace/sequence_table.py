@@ -13,7 +13,7 @@ import numpy as np
 from tokshard.dataset.layout import HEADER_BYTES, check_size, read_header
 from tokshard.dataset.source import InputFile
 from tokshard.errors import IntegrityError
-from tokshard.storage.paths import idx_path
+from tokshard.storage.paths import bin_path, idx_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -159,11 +159,12 @@ class SequenceTable:
     """
 
     def __init__(self, path_prefix: str, *, multimodal: bool = False) -> None:
+        self._path_prefix = path_prefix
         self.path = idx_path(path_prefix)
         buffer = InputFile(self.path).map()
         header = read_header(buffer, path=self.path)
         check_size(header, len(buffer), multimodal=multimodal, path=self.path)
-        self._itemsize = header.dtype.itemsize
+        self._dtype = header.dtype
         self.sequence_count = header.sequence_count
         self.document_count = header.document_count
 
@@ -173,6 +174,22 @@ class SequenceTable:
         self.sequence_lengths = column("<i4", header.sequence_count, HEADER_BYTES)
         self._pointers = column("<i8", header.sequence_count, header.pointers_offset)
         self._edges = column("<i8", header.document_count + 1, header.documents_offset)
+
+    def tokens(self, sequences: Integers, firsts: Integers, counts: Integers) -> list[NDArray[Any]]:
+        """Return some tokens of each sequence, from its ``firsts``-th on.
+
+        Raises:
+            IntegrityError: The ``.bin`` file ends before them.
+            StorageError: It cannot be read.
+        """
+        file = InputFile(bin_path(self._path_prefix))
+        ends = self._pointers[sequences] + (firsts + counts) * self._dtype.itemsize
+        if (ends > file.size_bytes).any():
+            raise self._damaged("sequence_pointers")
+        tokens = [np.empty(size, self._dtype) for size in counts.tolist()]
+        for ids, end in zip(tokens, ends.tolist(), strict=True):
+            file.read_into(ids.data.cast("B"), end - ids.nbytes)
+        return tokens
 
     def sequences_of(self, documents: Integers) -> tuple[Integers, Integers]:
         """Return the first sequence of each document, and the first after it; the documents must exist.
@@ -220,7 +237,7 @@ class SequenceTable:
         """Return the number of tokens of its document before each sequence."""
         firsts, _ = self.sequences_of(documents)
         begins = self._pointers[np.minimum(firsts, self.sequence_count - 1)]
-        tokens: Integers = (self._pointers[sequences] - begins) // self._itemsize
+        tokens: Integers = (self._pointers[sequences] - begins) // self._dtype.itemsize
         return tokens
 
     def tokens_of(self, documents: Integers) -> Integers:

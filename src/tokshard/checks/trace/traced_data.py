@@ -8,18 +8,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from tokshard.checks.trace.reads import PlanStage, stages_of
-from tokshard.checks.trace.report import RankReaders, TraceKind
+from tokshard.checks.trace.report import RankReaders, SampleRead, TraceKind
 from tokshard.core.formatting import counted
 from tokshard.dataset.manifest import is_multimodal, read_dataset_tokenizer
 from tokshard.dataset.reader import require_files
 from tokshard.dataset.recorded_tokenizers import allowed_warnings
 from tokshard.errors import UsageError
 from tokshard.ranks.discovery import RequestedSamples, open_sources, read_blends
+from tokshard.ranks.manifests import check_rank
 from tokshard.ranks.plan import Plan, Stream, read_plan
 from tokshard.ranks.sources import SampleSource
 from tokshard.storage.paths import strip_data_suffix
 
 if TYPE_CHECKING:
+    from tokshard.checks.trace.options import TraceOptions
     from tokshard.ranks.links import KeyOf
 
 
@@ -50,6 +52,7 @@ class TracedData:
         path: As the user named it.
         streams: The streams by their names; none for a dataset.
         datasets: The path prefixes of all datasets, and whether each is multimodal.
+        rank: The rank of the job whose steps are traced; None for all.
         warnings: What cannot be traced.
     """
 
@@ -58,6 +61,7 @@ class TracedData:
     streams: Mapping[str, TracedStream]
     datasets: Mapping[str, bool]
     plan: Plan | None = None
+    rank: int | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -88,24 +92,31 @@ class TracedData:
             )
         return self.streams[name]
 
-    def readers(self, data_parallel_rank: int) -> RankReaders:
-        """Return the ranks of the job that read what a data-parallel rank reads."""
-        ranks: tuple[int, ...] = ()
-        if self.plan is not None:
-            topology = self.plan.topology
-            every = range(topology.world_size)
-            ranks = tuple(rank for rank in every if topology.coordinates(rank).dp == data_parallel_rank)
-        return RankReaders(data_parallel_rank, ranks)
+    def readers(self, reads: Iterable[SampleRead]) -> tuple[RankReaders, ...]:
+        """Return the ranks of the job that read what the data-parallel ranks of reads read."""
+        if self.plan is None:
+            return ()
+        ranks: dict[int, list[int]] = {
+            read.data_parallel_rank: [] for read in reads if read.data_parallel_rank is not None
+        }
+        for rank in range(self.plan.topology.world_size) if ranks else ():
+            dp_rank = self.plan.topology.coordinates(rank).dp
+            if dp_rank in ranks:
+                ranks[dp_rank].append(rank)
+        return tuple(RankReaders(dp_rank, tuple(ranks[dp_rank])) for dp_rank in sorted(ranks))
 
 
-def open_plan(path: str, moved: Iterable[tuple[str, str]] = ()) -> TracedData:
-    """Read a plan to trace through; no data is opened.
+def open_plan(path: str, rank: int | None = None, moved: Iterable[tuple[str, str]] = ()) -> TracedData:
+    """Read a plan to trace through, or one rank of it; no data is opened.
 
     Raises:
         MissingFileError: The plan was not found.
         IntegrityError: The plan is damaged.
+        UsageError: There is no such rank.
     """
     plan = read_plan(path, roots=dict(moved))
+    if rank is not None:
+        check_rank(plan, rank)
     streams, warnings = {}, []
     for name, stream in plan.streams.items():
         stages, others = stages_of(plan, name)
@@ -116,33 +127,26 @@ def open_plan(path: str, moved: Iterable[tuple[str, str]] = ()) -> TracedData:
                 f"searched: {counted(others, 'earlier plan')} read a different blend; trace "
                 f"{'that plan' if others == 1 else 'those plans'} separately"
             )
-    return TracedData("plan", path, streams, _datasets(streams), plan, tuple(warnings))
+    return TracedData("plan", path, streams, _datasets(streams), plan, rank, tuple(warnings))
 
 
-def open_samples(
-    path: str,
-    kind: Literal["blend", "index"],
-    *,
-    split: str | None = None,
-    path_as: tuple[tuple[str, str], ...] = (),
-) -> TracedData:
+def open_samples(path: str, kind: Literal["blend", "index"], options: TraceOptions) -> TracedData:
     """Open the samples of a blend or of an index to trace through.
 
     Args:
-        path: The blend, its ``blend.json``, the ``description.txt`` of an index, or a dataset with an index
-            in its default cache.
+        path: The blend, its ``blend.json``, an index cache, the ``description.txt`` of an index, or a dataset
+            with an index in its default cache.
         kind: Which of the two it is.
-        split: The only stream that is needed; None for all.
-        path_as: Pairs (path here, path in the description of an index).
+        options: The split, and where the data of an index is.
 
     Raises:
         InputError: A product is missing, or has no samples.
         IntegrityError: The files contradict each other.
     """
-    only = None if split is None else split.partition(".")[0]
+    only = None if options.stream is None else options.stream.partition(".")[0]
     requested = RequestedSamples(
         split=only,
-        path_as=path_as,
+        path_as=options.path_as,
         digests=False,
         missing_hint="build one with tokshard blend or tokshard build-indices",
     )
