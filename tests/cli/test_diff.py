@@ -41,7 +41,12 @@ def test_blends_differ_by_source(here):
         "weights",
     ]
     assert train["first_sample"] == 0
-    assert sum(source["removed"] for source in train["sources"]) == 60
+    assert train["datasets"] == [
+        {"dataset": f"{here}/data/web", "a": 42, "b": 30},
+        {"dataset": f"{here}/data/code", "a": 18, "b": 30},
+    ]
+    shown = run("diff", "one", "two").stdout
+    assert ["data/web", "42", "30", "-12"] in [line.split() for line in shown.splitlines()]
     seeded = run("diff", "one", "three")
     assert "seed: 1 -> 2" in seeded.stdout
     assert "datasets[0].random_seed: 1 -> 2" in seeded.stdout
@@ -59,7 +64,7 @@ def test_caches_differ_by_hash_and_by_sample(here):
     assert web["hashes"][0] != web["hashes"][1]
     assert web["first_sample"] is not None
     blend = next(part for part in value["parts"] if "blend" in part["name"])
-    assert (blend["first_sample"], blend["same"]) == (None, 60)
+    assert (blend["first_sample"], blend["samples"]) == (None, [60, 60])
     (first,) = (here / "one/cache").glob("*BlendedDataset-train-description.txt")
     (second,) = (here / "two/cache").glob("*BlendedDataset-train-description.txt")
     done = run("diff", first, second)
@@ -70,9 +75,19 @@ def test_caches_differ_by_hash_and_by_sample(here):
 def test_plans_differ_from_a_step_on(here):
     done = run("diff", "plan-one", "plan-two")
     assert done.returncode == 1
-    assert "first step that differs" in done.stdout
-    value = run("diff", "plan-one", "plan-two", "--first", "--json").json
-    assert (value["kind"], value["parts"][0]["sources"]) == ("plan", [])
+    assert (
+        "first step that differs: 0 of A, 0 of B, at 0 consumed samples\n  only in A: data-par" in done.stdout
+    )
+    value = run("diff", "plan-one", "plan-two", "--json").json
+    (part,) = value["parts"]
+    step = part["first_step"]
+    for plan, read in (("plan-one", step["read_a"]), ("plan-two", step["read_b"])):
+        contents = run("trace", plan, "--step", step["a"], "--json").json["samples"]
+        assert (read["sample"], read["dataset"], read["data_parallel_rank"], read["row"]) in {
+            (each["sample"], each["dataset"], each["data_parallel_rank"], each["row"] + each["micro_batch"])
+            for each in contents
+        }
+    assert sum(each["a"] for each in part["datasets"]) == 60
     assert run("diff", "plan-one", "plan-two", "--steps", 2, "--json").json["parts"][0]["compared"] == [
         8,
         8,
@@ -86,7 +101,8 @@ def test_packed_samples_are_others_than_concatenated_ones_of_the_same_name(here)
     packing = {"field": "packing", "a": "concat", "b": "best-fit"}
     (train,) = run("diff", "one", "packed", "--json").json["parts"]
     assert train["fields"] == [packing]
-    assert [(source["same"], source["moved"]) for source in train["sources"]] == [(0, 0)] * 4
+    assert [(each["a"], each["b"]) for each in train["datasets"]] == [(42, 42), (18, 18)]
+    assert train["first_sample"] == 0
     reversed_ = run("diff", "packed", "one", "--json").json
     assert (reversed_["fields"], reversed_["parts"][0]["fields"]) == (
         [],
@@ -97,7 +113,7 @@ def test_packed_samples_are_others_than_concatenated_ones_of_the_same_name(here)
     assert {part["hashes"][0] == part["hashes"][1] for part in parts} == {True}
     (stream,) = run("diff", "plan-one", "plan-packed", "--json").json["parts"]
     assert packing in stream["fields"]
-    assert sum(source["same"] + source["moved"] for source in stream["sources"]) == 0
+    assert stream["first_step"]["consumed_samples"] == 0
     words = ("replan", "plan-one", "--consumed-samples", 20, "-o", "next")
     done = run(*words, "--blend", "packed")
     assert done.returncode == 2
@@ -121,7 +137,7 @@ def test_arrays_that_contradict_each_other_are_one_sentence(here):
     [
         (["one", "plan-one"], 2, "cannot compare a blend with a plan: one and plan-one"),
         (["one", "plan-one"], 2, "hint: pass two plans, two blends or two index caches"),
-        (["one", "two", "--first"], 2, "hint: leave out --steps and --first"),
+        (["one", "two", "--steps", 3], 2, "hint: leave out --steps"),
         (["data", "one"], 3, "it is not a plan, blend or index cache"),
         (["nothing", "one"], 3, "it is not a plan, blend or index cache"),
     ],

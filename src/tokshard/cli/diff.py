@@ -20,7 +20,7 @@ class Compared(Options):
 
 
 def diff(compared: Compared, options: DiffOptions, run: CommandRun) -> None:
-    """Compare two plans, blends or index caches: the first difference, and which samples changed.
+    """Compare two plans, blends or index caches: the fields, the first difference, and counts per dataset.
 
     Plans are compared from the consumed samples at which the later one begins. The exit code is 0 if both
     read the same samples, and 1 if they do not.

@@ -1,6 +1,7 @@
 """Comparing plans: against lists of everything that both read."""
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -15,69 +16,50 @@ from tokshard.ranks.publication import write_plan
 MODES = ["single", "sequential", "contiguous", "chunked", "cyclic"]
 
 
-def listed(plan, start, epochs=None):
-    """List (dataset, epoch, sample) of each step that begins at or after the start, with its bounds."""
+def listed(plan, start):
+    """List (dataset, sample) of each step that begins at or after the start, with its bounds."""
     order = plan.streams["train"].order
-    epochs = {} if epochs is None else epochs
-    sizes = {each.path_prefix: each.samples for each in plan.streams["train"].source.datasets}
     steps = []
     for step, reads in enumerate(samples_of(plan)):
-        named = []
-        for path, sample in reads:
-            epoch, seen = epochs.setdefault(path, (0, set()))
-            if len(seen) == sizes[path]:
-                epoch, seen = epochs[path] = (epoch + 1, set())
-            seen.add(sample)
-            named.append((path, epoch, sample))
         begin = order.consumed_after(step)
         if begin >= start:
-            steps.append((begin, order.consumed_after(step + 1), named))
+            steps.append((begin, order.consumed_after(step + 1), reads))
     return steps
 
 
 def slow_difference(first, second):
-    """Return (place of the first step that differs or None, counts by dataset)."""
+    """Return the place of the first step that differs or None, and (reads in A, reads in B) by dataset."""
     place = None
     for number, (a, b) in enumerate(zip(first, second, strict=False)):
         if (a[0], a[1], sorted(a[2])) != (b[0], b[1], sorted(b[2])):
             place = number
             break
-    where = {read: (begin, end) for begin, end, reads in second for read in reads}
-    counts = {}
-    known = set()
-    for begin, end, reads in first:
-        for read in reads:
-            known.add(read)
-            found = where.get(read)
-            if found is None:
-                kind = "removed"
-            else:
-                inside = (found[0] <= begin and end <= found[1]) or (begin <= found[0] and found[1] <= end)
-                kind = "same" if inside else "moved"
-            counts[read[0], kind] = counts.get((read[0], kind), 0) + 1
-    for read in where:
-        if read not in known:
-            counts[read[0], "added"] = counts.get((read[0], "added"), 0) + 1
-    return place, counts
+    counts = [Counter(path for *_, reads in steps for path, _ in reads) for steps in (first, second)]
+    return place, {path: (counts[0][path], counts[1][path]) for path in counts[0] | counts[1]}
 
 
-def check(a, b, epochs=None, entries=50):
-    difference = diff_plans(a, b, entries=entries)
+def check(a, b):
+    difference = diff_plans(a, b)
     stream = difference.parts[0]
     start = max(plan.streams["train"].order.consumed_samples for plan in (a, b))
     assert stream.start == start
-    first, second = listed(a, start, None), listed(b, start, epochs)
+    first, second = listed(a, start), listed(b, start)
     place, counts = slow_difference(first, second)
     if place is None:
         assert stream.first_step is None
     else:
-        assert stream.first_step.consumed_samples == first[place][0]
+        found = stream.first_step
+        assert found.consumed_samples == first[place][0]
         last_a, last_b = (plan.streams["train"].order.steps for plan in (a, b))
-        assert stream.first_step.a == last_a - len(first) + place
-        assert stream.first_step.b == last_b - len(second) + place
-    for source in stream.sources:
-        for kind in ("same", "moved", "added", "removed"):
-            assert getattr(source, kind) == counts.get((source.dataset, kind), 0)
+        assert found.a == last_a - len(first) + place
+        assert found.b == last_b - len(second) + place
+        reads = [Counter(steps[place][2]) for steps in (first, second)]
+        for read, only in ((found.read_a, reads[0] - reads[1]), (found.read_b, reads[1] - reads[0])):
+            assert (read is None) == (not only)
+            assert read is None or (read.dataset, read.dataset_sample) in only
+    assert stream.is_exact
+    shown = [(each.dataset, each.a, each.b) for each in stream.datasets if each.a or each.b]
+    assert sorted(shown) == sorted((path, *both) for path, both in counts.items())
     return stream
 
 
@@ -104,9 +86,9 @@ def test_plans_of_other_samples_are_compared_by_their_data(seed):
 
 def test_a_dataset_that_has_changed_is_another_one():
     a, b = plan_of(source_of(30, 50), 2, batch=4), plan_of(source_of(30, 60), 2, batch=4)
-    first, old, new = diff_plans(a, b).parts[0].sources
-    assert (first.same, old.removed, new.added) == (30, 50, 58)
-    assert old.dataset == new.dataset
+    stream = diff_plans(a, b).parts[0]
+    assert [(each.a, each.b) for each in stream.datasets] == [(30, 30), (50, 58)]
+    assert stream.first_step.consumed_samples == 28
 
 
 def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
@@ -114,7 +96,7 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
     after = continued(plan, 96, 6)
     stream = check(plan, after)
     assert (stream.first_step, stream.compared) == (None, (288, 288))
-    assert stream.sources[0].same == 192
+    assert [(each.a, each.b) for each in stream.datasets] == [(192, 192)]
     assert {field.field: (field.a, field.b) for field in stream.fields} == {
         "data_parallel": (4, 6),
         "steps": (12, 8),
@@ -122,8 +104,8 @@ def test_a_replanned_plan_differs_in_nothing_but_the_world_size():
     }
     smaller = continued(plan, 96, global_batch_size=12)
     stream = check(plan, smaller)
-    assert stream.first_step == StepDifference(4, 0, 96)
-    assert stream.sources[0].same == 192
+    assert stream.first_step == StepDifference(4, 0, 96, stream.first_step.read_a, None)
+    assert [(each.a, each.b) for each in stream.datasets] == [(192, 204)]
     assert diff_plans(plan, plan).same_plan
     assert not diff_plans(plan, after).same_plan
     assert diff_plans(plan, after).fields == (FieldDifference("world_size", 4, 6),)
@@ -136,7 +118,6 @@ def test_a_plan_that_ends_before_the_other_one_has_fewer_samples(steps):
     stream = check(a, b)
     assert stream.first_step is None
     assert not diff_plans(a, b).reads_same
-    assert sum(counts.moved for counts in stream.sources) == 0
 
 
 def test_a_plan_that_begins_later_is_the_end_of_the_whole_one():
@@ -145,7 +126,7 @@ def test_a_plan_that_begins_later_is_the_end_of_the_whole_one():
     for pair in ((whole, late), (late, whole)):
         stream = check(*pair)
         assert stream.first_step is None
-        assert [(source.same, source.moved) for source in stream.sources] == [(70, 0), (250, 0)]
+        assert [(each.a, each.b) for each in stream.datasets] == [(70, 70), (250, 250)]
 
 
 def test_plans_share_an_order_if_their_samples_follow_from_the_consumed_samples():
@@ -163,16 +144,15 @@ def test_plans_share_an_order_if_their_samples_follow_from_the_consumed_samples(
     assert shared_order(after.streams["train"].order) == shared()
 
 
-def test_comparing_can_stop_early():
+def test_some_steps_are_compared():
     a, b = (
         plan_of(source_of(400), 2, batch=8),
         plan_of(source_of(400), 2, batch=8, shuffle=Shuffling("samples")),
     )
-    stream = diff_plans(a, b, DiffOptions(first_only=True)).parts[0]
-    assert (stream.first_step, stream.sources) == (StepDifference(0, 0, 0), ())
     stream = diff_plans(a, b, DiffOptions(steps=5)).parts[0]
     assert stream.compared == (40, 40)
-    assert sum(source.removed + source.moved + source.same for source in stream.sources) == 40
+    assert (stream.first_step.a, stream.first_step.read_a.sample) == (0, 0)
+    assert [(each.a, each.b) for each in stream.datasets] == [(40, 40)]
 
 
 def test_other_weights_add_and_remove_samples_by_source(tmp_path):
@@ -182,13 +162,10 @@ def test_other_weights_add_and_remove_samples_by_source(tmp_path):
     blend = f"0.2 {tmp_path}/web 0.8 {tmp_path}/code"
     after = continued(plan, 40, output=tmp_path / "plan2", blend=blend)
     write_plan(after, tmp_path / "plan2")
-    epochs = {}
-    sizes = {each.path_prefix: each.samples for each in after.streams["train"].source.datasets}
-    for path, sample in (read for step in samples_of(plan, steps=5) for read in step):
-        epochs.setdefault(path, (0, set()))[1].add(sample)
-    stream = check(plan, after, epochs)
-    web, code = stream.sources
-    assert (web.removed, web.added) == (40, 0)
-    assert (code.removed, code.added) == (0, 40)
-    assert sizes[code.dataset] < 12 + 64
-    assert stream.first_step == StepDifference(5, 0, 40)
+    stream = check(plan, after)
+    web, code = stream.datasets
+    assert (web.a - web.b, code.b - code.a) == (40, 40)
+    found = stream.first_step
+    assert (found.a, found.b, found.consumed_samples) == (5, 0, 40)
+    assert found.read_a.dataset == web.dataset
+    assert found.read_b.dataset == code.dataset

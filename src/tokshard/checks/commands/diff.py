@@ -45,7 +45,7 @@ def _diff(first: str, second: str, options: DiffOptions | None) -> DiffReport:
             hint="pass two plans, two blends or two index caches",
         )
     if a.compared_as != "plan" and options not in {None, DiffOptions()}:
-        raise UsageError("--steps and --first require plans", hint="leave out --steps and --first")
+        raise UsageError("--steps requires plans", hint="leave out --steps")
     return a.compare(b, options)
 
 

@@ -11,13 +11,10 @@ from tokshard.core.options import Option, Options
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions(Options):
-    """Options of :func:`tokshard.diff`, both for plans only.
+    """Options of :func:`tokshard.diff`, for plans only.
 
     Raises:
         UsageError: The number of steps is below 1.
     """
 
     steps: Annotated[Positive | None, Option("Compare N steps of two plans.", default="all")] = None
-    first_only: Annotated[
-        bool, Option("Stop at the first step of two plans that differs.", name="--first")
-    ] = False

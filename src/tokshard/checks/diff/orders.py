@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ from tokshard.checks.diff.report import (
     DiffReport,
     FieldDifference,
     IndexDifference,
-    SourceDifference,
     SplitDifference,
+    dataset_differences,
     different_fields,
     report_of,
 )
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+    _Samples = tuple[NDArray[Any], NDArray[Any]]
 
 _BLOCK = 1 << 20
 
@@ -64,19 +65,7 @@ def _diff_split(name: str, a: BlendSplit, b: BlendSplit) -> SplitDifference:
         np.array([identities.index(_identity(source)) for source in split.sources], dtype=np.int64)
         for split in (a, b)
     ]
-    same = np.zeros(len(identities), dtype=np.int64)
-    first_sample = None
-    orders = zip(_order(a), _order(b), strict=False)
-    for number, ((source_a, sample_a), (source_b, sample_b)) in enumerate(orders):
-        count = min(len(source_a), len(source_b))
-        place_a, place_b = places[0][source_a[:count]], places[1][source_b[:count]]
-        equal = (place_a == place_b) & (sample_a[:count] == sample_b[:count])
-        same += np.bincount(place_a[equal], minlength=same.size)
-        if first_sample is None and not equal.all():
-            first_sample = number * _BLOCK + int(np.argmin(equal))
     drawn = [_draws(split, place, len(identities)) for split, place in zip((a, b), places, strict=True)]
-    both = np.minimum(*drawn)
-    rows = np.stack((same, both - same, drawn[1] - both, drawn[0] - both), axis=1).tolist()
     return SplitDifference(
         name=name,
         fields=(
@@ -86,10 +75,8 @@ def _diff_split(name: str, a: BlendSplit, b: BlendSplit) -> SplitDifference:
             ),
         ),
         samples=(a.samples, b.samples),
-        first_sample=first_sample,
-        sources=tuple(
-            SourceDifference(prefix, *row) for prefix, row in zip(prefixes.values(), rows, strict=True)
-        ),
+        first_sample=_first_unequal(zip(_samples_of(a, places[0]), _samples_of(b, places[1]), strict=False)),
+        datasets=dataset_differences(prefixes.values(), *drawn),
     )
 
 
@@ -103,7 +90,8 @@ def _draws(split: BlendSplit, places: Integers, count: int) -> Integers:
     return drawn
 
 
-def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def _samples_of(split: BlendSplit, places: Integers) -> Iterator[_Samples]:
+    """Yield the samples of a split in blocks: datasets, with their numbers in both splits, and samples."""
     arrays = None
     if split.order is not None:
         order = split.order.load()
@@ -111,9 +99,19 @@ def _order(split: BlendSplit) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     for begin in range(0, split.samples, _BLOCK):
         end = min(begin + _BLOCK, split.samples)
         if arrays is None:
-            yield np.zeros(end - begin, dtype=np.int64), np.arange(begin, end, dtype=np.int64)
+            yield np.full(end - begin, places[0]), np.arange(begin, end, dtype=np.int64)
         else:
-            yield np.asarray(arrays[0][begin:end]), np.asarray(arrays[1][begin:end])
+            yield places[arrays[0][begin:end]], np.asarray(arrays[1][begin:end])
+
+
+def _first_unequal(blocks: Iterable[tuple[_Samples, _Samples]]) -> int | None:
+    """Return the first sample that differs; None if all that both have are equal."""
+    for number, ((first_a, second_a), (first_b, second_b)) in enumerate(blocks):
+        size = min(len(first_a), len(first_b))
+        equal = (first_a[:size] == first_b[:size]) & (second_a[:size] == second_b[:size])
+        if not equal.all():
+            return number * _BLOCK + int(np.argmin(equal))
+    return None
 
 
 def _hash_fields(a: BlendSplit, b: BlendSplit) -> list[Difference]:
@@ -185,15 +183,6 @@ def _entries(directory: str) -> Mapping[str, _DescribedEntry]:
 
 def _diff_entries(a: _DescribedEntry, b: _DescribedEntry) -> IndexDifference:
     starts = [_SampleStarts(entry.files) for entry in (a, b)]
-    count = min(map(len, starts))
-    same, first_sample = 0, None
-    for begin in range(0, count, _BLOCK):
-        block = np.arange(begin, min(begin + _BLOCK, count), dtype=np.int64)
-        (sequence_a, token_a), (sequence_b, token_b) = (of.samples(block) for of in starts)
-        equal = (sequence_a == sequence_b) & (token_a == token_b)
-        same += int(np.count_nonzero(equal))
-        if first_sample is None and not equal.all():
-            first_sample = begin + int(np.argmin(equal))
     return IndexDifference(
         name=a.name,
         fields=(
@@ -202,8 +191,7 @@ def _diff_entries(a: _DescribedEntry, b: _DescribedEntry) -> IndexDifference:
         ),
         hashes=(a.files.hash, b.files.hash),
         samples=(len(starts[0]), len(starts[1])),
-        first_sample=first_sample,
-        same=same,
+        first_sample=_first_unequal(zip(*(each.blocks() for each in starts), strict=False)),
     )
 
 
@@ -224,7 +212,11 @@ class _SampleStarts:
         name = "dataset_index" if "dataset_index" in self._arrays else "shuffle_index"
         return len(self._arrays[name])
 
-    def samples(self, numbers: Integers) -> tuple[NDArray[Any], NDArray[Any]]:
+    def blocks(self) -> Iterator[_Samples]:
+        for begin in range(0, len(self), _BLOCK):
+            yield self._samples(np.arange(begin, min(begin + _BLOCK, len(self)), dtype=np.int64))
+
+    def _samples(self, numbers: Integers) -> _Samples:
         arrays = self._arrays
         if "dataset_index" in arrays:
             return arrays["dataset_index"][numbers], arrays["dataset_sample_index"][numbers]

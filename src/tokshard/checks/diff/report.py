@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from tokshard.core.codec import Count, Document, Md5, Record
-from tokshard.core.formatting import count, counted, shortened, shown_path
+from tokshard.core.formatting import count, short_id, shortened, shown_path
 from tokshard.core.presentation import Section, Table
 from tokshard.dataset.recorded_tokenizers import TokenizerMismatch, allowed_warnings
 
 ComparedKind = Literal["plan", "blend", "cache"]
+_DIGEST = re.compile(r"[0-9a-f]{32,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,12 @@ class FieldDifference(Record):
     b: Any
 
     def __str__(self) -> str:
-        return f"  {self.field}: {shortened(str(self.a))} -> {shortened(str(self.b))}"
+        return f"  {self.field}: {_shown(self.a)} -> {_shown(self.b)}"
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return short_id(text) if _DIGEST.fullmatch(text) else shortened(text)
 
 
 def different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDifference, ...]:
@@ -34,27 +41,38 @@ def different_fields(a: dict[str, Any], b: dict[str, Any]) -> tuple[FieldDiffere
 
 
 @dataclass(frozen=True, slots=True)
-class SourceDifference(Record):
-    """Counts of the samples of one dataset."""
+class DatasetDifference(Record):
+    """Samples of one dataset that are read."""
 
     dataset: str
-    same: Count
-    moved: Count
-    added: Count
-    removed: Count
+    a: Count
+    b: Count
+
+
+def dataset_differences(
+    names: Iterable[str], a: Iterable[int], b: Iterable[int]
+) -> tuple[DatasetDifference, ...]:
+    """Return counts per dataset; those of one dataset with several indexes are added up."""
+    counts: dict[str, tuple[int, int]] = {}
+    for name, *more in zip(names, a, b, strict=True):
+        before = counts.get(name, (0, 0))
+        counts[name] = (before[0] + int(more[0]), before[1] + int(more[1]))
+    return tuple(DatasetDifference(name, *both) for name, both in counts.items())
 
 
 def _section(
     part: StreamDifference | SplitDifference | IndexDifference,
     title: str,
     lines: Sequence[str],
-    sources: Sequence[SourceDifference] = (),
+    datasets: Sequence[DatasetDifference] = (),
+    estimated: str = "",
 ) -> Section:
-    names = ("same", "moved", "added", "removed")
+    header = (f"samples of{estimated}", "in A", "in B", "difference")
     rows = [
-        (shown_path(source.dataset), *(count(getattr(source, name)) for name in names)) for source in sources
+        (shown_path(each.dataset), count(each.a), count(each.b), f"{each.b - each.a:+,}".replace("+0", "0"))
+        for each in datasets
     ]
-    table = [Table(("dataset", *names), rows)] if rows else []
+    table = [Table(header, rows)] if rows else []
     return Section(title, [*map(str, part.fields), *lines, *table])
 
 
@@ -69,12 +87,31 @@ def _first_sample(part: SplitDifference | IndexDifference) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class DifferentRead(Record):
+    """A read of a step that the step of the other plan does not have; the row is that of the rank."""
+
+    data_parallel_rank: Count
+    row: Count
+    sample: Count
+    dataset: str
+    dataset_sample: Count
+
+    def __str__(self) -> str:
+        return (
+            f"data-parallel rank {self.data_parallel_rank}, row {self.row}: sample "
+            f"{count(self.dataset_sample)} of {shown_path(self.dataset)} (id {self.sample})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class StepDifference(Record):
     """The first steps of two plans whose samples differ."""
 
     a: Count
     b: Count
     consumed_samples: Count
+    read_a: DifferentRead | None
+    read_b: DifferentRead | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +125,8 @@ class StreamDifference(Record):
     start: Count
     compared: tuple[Count, Count]
     first_step: StepDifference | None
-    sources: tuple[SourceDifference, ...]
+    datasets: tuple[DatasetDifference, ...]
+    is_exact: bool
 
     @property
     def reads_same(self) -> bool:
@@ -97,15 +135,16 @@ class StreamDifference(Record):
 
     def section(self) -> Section:
         """Return the differences for people."""
-        line = "every step that both have holds the same samples"
+        lines = ["every step that both have holds the same samples"]
         step = self.first_step
         if step is not None:
-            line = (
-                f"first step that differs: {count(step.a)} of A, {count(step.b)} of B, at "
-                f"{count(step.consumed_samples)} consumed samples"
-            )
+            steps = f"{count(step.a)} of A, {count(step.b)} of B"
+            lines = [f"first step that differs: {steps}, at {count(step.consumed_samples)} consumed samples"]
+            for name, read in (("A", step.read_a), ("B", step.read_b)):
+                lines += [] if read is None else [f"  only in {name}: {read}"]
         title = f"{self.name}, starting at {count(self.start)} consumed samples"
-        return _section(self, title, [line], self.sources)
+        estimated = "" if self.is_exact else " (estimated)"
+        return _section(self, title, lines, self.datasets, estimated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +157,7 @@ class SplitDifference(Record):
     fields: tuple[FieldDifference, ...]
     samples: tuple[Count, Count]
     first_sample: Count | None
-    sources: tuple[SourceDifference, ...]
+    datasets: tuple[DatasetDifference, ...]
 
     @property
     def reads_same(self) -> bool:
@@ -127,7 +166,7 @@ class SplitDifference(Record):
 
     def section(self) -> Section:
         """Return the differences for people."""
-        return _section(self, _samples_title(self), [_first_sample(self)], self.sources)
+        return _section(self, _samples_title(self), [_first_sample(self)], self.datasets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +180,6 @@ class IndexDifference(Record):
     hashes: tuple[Md5, Md5]
     samples: tuple[Count, Count]
     first_sample: Count | None
-    same: Count
 
     @property
     def reads_same(self) -> bool:
@@ -151,9 +189,10 @@ class IndexDifference(Record):
     def section(self) -> Section:
         """Return the differences for people."""
         first, second = self.hashes
-        hashes = f"same hash {first}" if first == second else f"hashes {first} and {second}"
-        same = f"{counted(self.same, 'sample is', 'samples are')} the same at the same position"
-        return _section(self, _samples_title(self), [hashes, _first_sample(self), same])
+        hashes = f"same hash {short_id(first)}"
+        if first != second:
+            hashes = f"hashes {short_id(first)} and {short_id(second)}"
+        return _section(self, _samples_title(self), [hashes, _first_sample(self)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,9 @@ class PlannedSamples:
         return sum(self.counts)
 
 
-def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
+def count_planned(
+    stream: Stream, first_number: int = 0, stop_number: int | None = None, *, limit: int = LOOKED_UP
+) -> PlannedSamples:
     """Count the planned samples of each dataset.
 
     Samples read in the order of their ids are counted without looking up each read; for a blend this reads
@@ -52,6 +54,8 @@ def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
 
     Args:
         stream: The stream.
+        first_number: The number of the first read that is counted.
+        stop_number: The number after the last one; None for all.
         limit: The most reads to look up. If there are more, the counts are estimated from a random sample of
             this size, with the same result at every call.
 
@@ -59,15 +63,17 @@ def count_planned(stream: Stream, *, limit: int = LOOKED_UP) -> PlannedSamples:
         TokshardError: The arrays of a blend, or the lengths that samples are sorted by, cannot be read.
     """
     order = stream.order
+    stop_number = order.samples if stop_number is None else stop_number
+    reads = stop_number - first_number
     if len(stream.source.datasets) == 1:
-        return PlannedSamples((order.samples,), exact=True)
+        return PlannedSamples((reads,), exact=True)
     key_of = stream.open_sort_key()
     locator = Locator(stream.source)
     counts = np.zeros(len(stream.source.datasets), dtype=np.int64)
-    is_long = order.samples > _MOST_EPOCHS * min(epochs.read for epochs in order.epoch_ranges)
-    looked_up = [(0, order.samples)] if is_long else []
+    is_long = reads > _MOST_EPOCHS * min(epochs.read for epochs in order.epoch_ranges)
+    looked_up = [(first_number, reads)] if is_long else []
     whole = 0
-    for start, epochs, epoch, first, stop in () if is_long else _parts(order):
+    for start, epochs, epoch, first, stop in () if is_long else _parts(order, first_number, stop_number):
         unread = epochs.positions - (stop - first)
         is_bijective = first < epochs.positions and all(link.samples == link.of for link in epochs.links)
         if is_bijective and not unread:
@@ -137,17 +143,18 @@ def _counts(locator: Locator, ids: Integers) -> Integers:
     return np.bincount(datasets, minlength=len(locator.source.datasets))
 
 
-def _parts(order: ConsumptionOrder) -> Iterator[tuple[int, EpochRange, int, int, int]]:
+def _parts(
+    order: ConsumptionOrder, start: int, stop_number: int
+) -> Iterator[tuple[int, EpochRange, int, int, int]]:
     """Yield the reads of each epoch: their first number, the epoch, and their first position and the end.
 
     Positions that are read and those that repeat the last one are different parts.
     """
-    start = 0
-    while start < order.samples:
+    while start < stop_number:
         epoch, first = order.point(start)
         epochs = next(epochs for epochs in order.epoch_ranges if epochs.has_epoch(epoch))
         end = min(epochs.read, epochs.positions) if first < epochs.positions else epochs.read
-        stop = min(end, first + order.samples - start)
+        stop = min(end, first + stop_number - start)
         yield start, epochs, epoch, first, stop
         start += stop - first
 
