@@ -41,7 +41,7 @@ BYTES_EOD: Final = "<|endoftext|>"
 BYTES_EOD_ID: Final = 256
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Tokenizer:
     """A tokenizer, as far as it is known without loading its library.
 
