@@ -56,7 +56,9 @@ COMMANDS = {
         "replan", "Continue a plan with another number of GPUs, other batch sizes or a new blend."
     ),
     "diff": Entry(
-        "diff", "Compare two plans, blends or index caches: the first difference, and which samples changed."
+        "diff",
+        "Compare two plans, blends or index caches: the fields, the first difference, and counts per "
+        "dataset.",
     ),
     "doctor": Entry(
         "doctor",

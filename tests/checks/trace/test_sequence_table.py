@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokshard.checks.trace.sequence_table import BLOCK, find, find_in_blocks, pairs, spread
+from support.traced import write_dataset
+from tokshard.checks.trace.sequence_table import BLOCK, SequenceTable, find, find_in_blocks, pairs, spread
+from tokshard.errors import IntegrityError
 
 # Neighbours, and numbers whose low bits are the same: the table of low bits cannot tell them apart.
 numbers = st.integers(0, 40) | st.integers(0, 40).map(lambda number: number << 16 | 5)
@@ -60,3 +62,31 @@ def test_pairs_are_all_that_share_a_key(left, right):
     assert list(zip(*(side.tolist() for side in found), strict=True)) == [
         (i, j) for j, key in enumerate(right) for i, same in enumerate(left) if same == key
     ]
+
+
+def first_tokens(prefix, sequences):
+    numbers = np.array(sequences, np.int64)
+    tokens = SequenceTable(prefix).tokens(numbers, np.zeros_like(numbers), np.ones_like(numbers))
+    return [ids.tolist() for ids in tokens]
+
+
+def test_tokens_are_read_where_the_sequences_before_end(tmp_path):
+    prefix = write_dataset(str(tmp_path / "d"), [[2], [3], [1], [4]])
+    assert first_tokens(prefix, [3, 0, 2]) == [[6], [0], [5]]
+    assert first_tokens(prefix, []) == []
+    index = tmp_path / "d.idx"
+    content = index.read_bytes()
+    pointers = 34 + 4 * 4
+    index.write_bytes(content[: pointers + 8] + (12).to_bytes(8, "little") + content[pointers + 16 :])
+    assert first_tokens(prefix, [0]) == [[0]]
+    with pytest.raises(IntegrityError, match="sequence_pointers is inconsistent"):
+        first_tokens(prefix, [1])
+
+
+@pytest.mark.parametrize("size", [36, 44])
+def test_tokens_of_a_bin_of_another_size_are_not_read(tmp_path, size):
+    prefix = write_dataset(str(tmp_path / "d"), [[2], [3], [1], [4]])
+    content = (tmp_path / "d.bin").read_bytes().ljust(size, b"\0")
+    (tmp_path / "d.bin").write_bytes(content[:size])
+    with pytest.raises(IntegrityError, match=rf"d.bin must have 40 bytes by its .idx, got {size}"):
+        first_tokens(prefix, [0])

@@ -11,14 +11,14 @@ _kept: list[Any] = []
 
 
 def keep_offsets_in_a_list() -> None:
-    """Keep the place of every document as a Python integer."""
+    """Keep the origin of every document as Python integers."""
     from tokshard.text.tokenize.part import PartReader
 
     original = PartReader.chunks
 
     def wrong(self: Any, stream: str) -> Iterator[bytes]:
         for chunk in original(self, stream):
-            if stream.startswith("offsets"):
+            if stream.startswith("origins"):
                 _kept.extend(np.frombuffer(chunk, np.int64).tolist())
             yield chunk
 

@@ -179,13 +179,15 @@ class SequenceTable:
         """Return some tokens of each sequence, from its ``firsts``-th on.
 
         Raises:
-            IntegrityError: The ``.bin`` file ends before them.
+            IntegrityError: The ``.bin`` file has another size than the index says, or a sequence does not
+                begin where the one before it ends.
             StorageError: It cannot be read.
         """
+        if not sequences.size:
+            return []
         file = InputFile(bin_path(self._path_prefix))
+        self._check_pointers(sequences, file)
         ends = self._pointers[sequences] + (firsts + counts) * self._dtype.itemsize
-        if (ends > file.size_bytes).any():
-            raise self._damaged("sequence_pointers")
         tokens = [np.empty(size, self._dtype) for size in counts.tolist()]
         for ids, end in zip(tokens, ends.tolist(), strict=True):
             file.read_into(ids.data.cast("B"), end - ids.nbytes)
@@ -255,6 +257,22 @@ class SequenceTable:
                 f"sequence {sequences.max()} not found: {self.path} has {self.sequence_count} sequences",
                 path=self.path,
                 hint="rebuild the sample index: it was built from other data",
+            )
+
+    def _check_pointers(self, sequences: Integers, file: InputFile) -> None:
+        """Check that each sequence begins where the one before it ends, and the last one ends the file."""
+        sequences = np.union1d(sequences, self.sequence_count - 1)
+        before = np.maximum(sequences - 1, 0)
+        begins = self._pointers[before] + self.sequence_lengths[before] * np.int64(self._dtype.itemsize)
+        begins[sequences == 0] = 0
+        if (self._pointers[sequences] != begins).any():
+            raise self._damaged("sequence_pointers")
+        end = self._pointers[-1] + self.sequence_lengths[-1] * np.int64(self._dtype.itemsize)
+        if end != file.size_bytes:
+            raise IntegrityError(
+                f"{file.path} must have {end} bytes by its .idx, got {file.size_bytes}",
+                path=file.path,
+                hint="copy the .bin and .idx again from their source, or rebuild the dataset",
             )
 
     def _damaged(self, field: str) -> IntegrityError:
